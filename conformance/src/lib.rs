@@ -1,0 +1,1 @@
+//! The behaviour of the verbs as runnable checks, and providers for tests.

@@ -1,0 +1,1 @@
+//! SoftRoCE guests under QEMU: boot, run, collect.

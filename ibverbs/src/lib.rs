@@ -1,0 +1,1 @@
+//! The libibverbs provider of adverb's verbs.

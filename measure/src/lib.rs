@@ -1,0 +1,1 @@
+//! Histograms, CPU time and result rows, shared by am_pingpong and the benches.

@@ -1,0 +1,1 @@
+//! When to poll, arm, sleep and wake; which completion vector and CPU.

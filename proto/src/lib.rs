@@ -1,0 +1,1 @@
+//! The endpoint protocol of adverb as a sans-IO state machine.

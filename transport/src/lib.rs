@@ -1,0 +1,1 @@
+//! An RDMA messaging transport: active messages over RC queue pairs.

@@ -1,0 +1,1 @@
+//! The verbs in Rust: object-safe traits, typed codes, registered memory.

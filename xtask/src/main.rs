@@ -1,0 +1,2 @@
+//! The workspace's own commands.
+fn main() {}
