@@ -1,1 +1,31 @@
-//! Every byte that adverb puts on the network: message headers and the handshake.
+//! Every byte that adverb puts on the network: the header of each message and the handshake that opens a connection.
+//!
+//! The crate turns bytes into plain values and back. It does no I/O, knows no verbs and no clock, keeps no state and
+//! is little-endian throughout. Decoders are total: whatever a peer sends, the answer is a value or a typed error,
+//! never a panic. `FORMAT.md` beside this crate documents every byte, with examples that the tests check.
+//!
+//! ```
+//! use adverb_wire::{CreditLimit, Data, Header, Kind};
+//!
+//! // One fragment that carries a whole message: 3 bytes of user header, 4 of payload.
+//! let data = Data { seq: 0, am_id: 7, header_len: 3, message_len: 7, offset: 0, fragment_len: 7 };
+//! let header = Header { control_ack: 0, credit_limit: CreditLimit::new(16), ack: 0, kind: Kind::Data(data) };
+//!
+//! let mut slot = [0; 64];
+//! let len = header.encode(slot.first_chunk_mut().unwrap());
+//! slot[len..len + 7].copy_from_slice(b"hdrbody");
+//!
+//! let (decoded, fragment) = Header::decode(&slot[..len + 7]).unwrap();
+//! assert_eq!(decoded, header);
+//! assert_eq!(fragment, b"hdrbody");
+//! ```
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod credit;
+mod goodbye;
+mod header;
+
+pub use credit::CreditLimit;
+pub use goodbye::GoodbyeReason;
+pub use header::{Confirm, Data, DecodeError, Goodbye, Header, Kind};
