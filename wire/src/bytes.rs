@@ -21,6 +21,12 @@ impl<'a> Reader<'a> {
         Some(*head)
     }
 
+    pub(crate) fn slice(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(len)?;
+        self.0 = tail;
+        Some(head)
+    }
+
     #[inline]
     pub(crate) fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_le_bytes)
@@ -101,8 +107,10 @@ mod tests {
         assert_eq!(reader.u16(), Some(0x0201));
         assert_eq!(reader.u32(), None);
         assert_eq!(reader.rest(), [3]);
+        assert_eq!(reader.slice(2), None);
         assert_eq!(reader.array(), Some([3]));
         assert_eq!(reader.array::<1>(), None);
+        assert_eq!(reader.slice(0), Some(&[][..]));
     }
 
     #[test]

@@ -23,9 +23,25 @@
 
 mod bytes;
 mod credit;
+mod error;
+mod features;
+mod frame;
 mod goodbye;
+mod handshake;
 mod header;
+mod parameter;
+mod refuse;
+mod text;
+mod version;
 
 pub use credit::CreditLimit;
+pub use error::{Disagreement, HandshakeError};
+pub use features::{FeatureOffer, Features, MissingFeatures};
+pub use frame::{Frame, FrameKind, MAX_HANDSHAKE, Peek};
 pub use goodbye::GoodbyeReason;
+pub use handshake::{Agreement, Handshake, MIN_SEGMENT_SIZE, Parameters};
 pub use header::{Confirm, Data, DecodeError, Goodbye, Header, Kind};
+pub use parameter::ParameterId;
+pub use refuse::{Refuse, RefuseReason};
+pub use text::{Text, TextTooLong};
+pub use version::{InvalidVersionRange, NoCommonVersion, VersionRange};
