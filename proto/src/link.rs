@@ -1,0 +1,186 @@
+//! Flow control on one RC link: data credits and control credits, both ways.
+
+use adverb_wire::CreditLimit;
+
+use crate::ProtocolError;
+
+/// Credit messages and confirmations that may be under way without being acknowledged, each way.
+pub const CONTROL_CREDITS: u32 = 2;
+
+/// Receives that an endpoint keeps posted beside its window: one for each control credit, one for the goodbye and one for its
+/// answer, which are sent once each and need no credit. So a control message never waits for a data credit, and none meets an
+/// empty receive queue.
+pub const CONTROL_RESERVE: u32 = CONTROL_CREDITS + 2;
+
+/// The counts of one link.
+///
+/// All are cumulative and wrap, so that a lost or repeated grant cannot make the two sides disagree for good.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    /// Data fragments sent.
+    sent: u32,
+    /// Data fragments that the peer allows in all.
+    limit: CreditLimit,
+    /// Data fragments received.
+    received: u32,
+    /// Data fragments received whose receive is posted again.
+    returned: u32,
+    /// Receives kept posted for the peer.
+    window: u32,
+    /// The limit that the peer was last told.
+    advertised: CreditLimit,
+    /// Control messages sent: what the peer's `control_ack` counts.
+    control_sent: u8,
+    /// The peer's `control_ack`.
+    control_acked: u8,
+    /// Control messages received whose receive is posted again: our `control_ack`.
+    control_returned: u8,
+}
+
+impl Link {
+    pub(crate) fn new(window: u32, peer_credits: u32) -> Self {
+        Self {
+            sent: 0,
+            limit: CreditLimit::new(peer_credits),
+            received: 0,
+            returned: 0,
+            window,
+            advertised: CreditLimit::new(window),
+            control_sent: 0,
+            control_acked: 0,
+            control_returned: 0,
+        }
+    }
+
+    /// Data fragments that may be sent now.
+    pub(crate) fn credits(&self) -> u32 {
+        self.limit.available(self.sent)
+    }
+
+    /// Takes one data credit.
+    pub(crate) fn take_credit(&mut self) {
+        self.sent = self.sent.wrapping_add(1);
+    }
+
+    /// Whether a control message that needs a credit may be sent now.
+    pub(crate) fn has_control_credit(&self) -> bool {
+        // Goodbye and its answer are the last messages of a side: counting them here can only make it more careful.
+        u32::from(self.control_sent.wrapping_sub(self.control_acked)) < CONTROL_CREDITS
+    }
+
+    /// Counts a control message as sent.
+    pub(crate) fn control_sent(&mut self) {
+        self.control_sent = self.control_sent.wrapping_add(1);
+    }
+
+    /// What goes into the next header: the limit for the peer, which counts as told, and our `control_ack`.
+    pub(crate) fn advertise(&mut self) -> (CreditLimit, u8) {
+        self.advertised = self.grant();
+        (self.advertised, self.control_returned)
+    }
+
+    /// Takes what a header of the peer says.
+    pub(crate) fn header(&mut self, limit: CreditLimit, control_ack: u8) -> Result<(), ProtocolError> {
+        let in_flight = self.control_sent.wrapping_sub(self.control_acked);
+        let newly = control_ack.wrapping_sub(self.control_acked);
+        if newly > in_flight {
+            return Err(ProtocolError::AckOfUnsent {
+                what: "control messages (modulo 256)",
+                acked: control_ack.into(),
+                sent: self.control_sent.into(),
+            });
+        }
+        self.control_acked = control_ack;
+        self.limit = self.limit.later(limit);
+        Ok(())
+    }
+
+    /// Counts a data fragment as received.
+    pub(crate) fn data_received(&mut self) -> Result<(), ProtocolError> {
+        if !self.advertised.allows(self.received) {
+            return Err(ProtocolError::CreditOverrun {
+                fragment: self.received,
+                limit: self.advertised.get(),
+            });
+        }
+        self.received = self.received.wrapping_add(1);
+        Ok(())
+    }
+
+    /// The receive of a data fragment is posted again.
+    pub(crate) fn data_returned(&mut self) {
+        self.returned = self.returned.wrapping_add(1);
+    }
+
+    /// The receive of a control message is posted again.
+    pub(crate) fn control_returned(&mut self) {
+        self.control_returned = self.control_returned.wrapping_add(1);
+    }
+
+    /// Whether the peer should be told of new credits even if no message goes its way: at a quarter of the window.
+    pub(crate) fn grant_due(&self) -> bool {
+        let untold = self.grant().since(self.advertised);
+        untold >= (self.window / 4).max(1).cast_signed()
+    }
+
+    /// The limit for the peer now.
+    fn grant(&self) -> CreditLimit {
+        CreditLimit::new(self.window).raised_by(self.returned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quarter_of_the_window_is_worth_a_grant() {
+        let mut link = Link::new(8, 8);
+        for _ in 0..2 {
+            assert!(!link.grant_due());
+            link.data_received().unwrap();
+            link.data_returned();
+        }
+        assert!(link.grant_due());
+        assert_eq!(link.advertise(), (CreditLimit::new(10), 0));
+        assert!(!link.grant_due());
+    }
+
+    #[test]
+    fn the_smallest_window_grants_every_fragment() {
+        let mut link = Link::new(2, 2);
+        link.data_received().unwrap();
+        link.data_returned();
+        assert!(link.grant_due());
+    }
+
+    #[test]
+    fn a_fragment_beyond_the_credits_is_the_peers_fault() {
+        let mut link = Link::new(2, 2);
+        link.data_received().unwrap();
+        link.data_received().unwrap();
+        // The receives are free again, but the peer does not know that yet.
+        link.data_returned();
+        assert_eq!(
+            link.data_received(),
+            Err(ProtocolError::CreditOverrun {
+                fragment: 2,
+                limit: 2
+            })
+        );
+    }
+
+    #[test]
+    fn counts_wrap() {
+        let mut link = Link::new(4, 4);
+        for i in 0..1000_u32 {
+            assert!(link.has_control_credit());
+            link.control_sent();
+            link.header(CreditLimit::new(4 + i), (i + 1) as u8).unwrap();
+        }
+        assert!(matches!(
+            link.header(CreditLimit::new(4), 1),
+            Err(ProtocolError::AckOfUnsent { .. })
+        ));
+    }
+}
