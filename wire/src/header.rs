@@ -276,6 +276,7 @@ impl Data {
         self.offset as u64 + self.fragment_len as u64
     }
 
+    #[inline]
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let seq = reader.u64()?;
         let am_id = reader.u16()?;
@@ -293,6 +294,7 @@ impl Data {
         })
     }
 
+    #[inline]
     fn write(&self, writer: &mut Writer<'_>) {
         writer.u64(self.seq);
         writer.u16(self.am_id);
@@ -302,6 +304,7 @@ impl Data {
         writer.u32(0);
     }
 
+    #[inline]
     fn set_fragment_len(&mut self, len: usize) -> Result<(), DecodeError> {
         let out_of_range = DecodeError::FragmentOutOfRange {
             offset: self.offset,
@@ -316,6 +319,7 @@ impl Data {
         }
     }
 
+    #[inline]
     fn check(&self, last: bool) -> Result<(), DecodeError> {
         let &Self {
             header_len,
@@ -345,6 +349,7 @@ impl Data {
 }
 
 impl Confirm {
+    #[inline]
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let nonce = reader.u64()?;
         let link = reader.u32()?;
@@ -352,6 +357,7 @@ impl Confirm {
         Some(Self { nonce, link })
     }
 
+    #[inline]
     fn write(&self, writer: &mut Writer<'_>) {
         writer.u64(self.nonce);
         writer.u32(self.link);
@@ -360,6 +366,7 @@ impl Confirm {
 }
 
 impl Goodbye {
+    #[inline]
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let reason = reader.u16()?.into();
         let _reserved: [u8; 6] = reader.array()?;
@@ -367,6 +374,7 @@ impl Goodbye {
         Some(Self { reason, final_seq })
     }
 
+    #[inline]
     fn write(&self, writer: &mut Writer<'_>) {
         writer.u16(self.reason.code());
         writer.slice(&[0; 6]);
@@ -384,6 +392,7 @@ struct Prefix {
 }
 
 impl Prefix {
+    #[inline]
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let [kind, flags, control_ack, _reserved] = reader.array()?;
         let credit_limit = CreditLimit::new(reader.u32()?);
