@@ -8,6 +8,8 @@
 //!   ([`Engine::prepare_sleep`]); [`Notifier`] is how other threads reach it;
 //! - [`Role`]: progress is a role, not a thread. Whoever waits takes it, the others park.
 //!
+//! Beside them, [`Plan`] says which completion vector and which CPUs a worker gets.
+//!
 //! What it is not: it knows no message and no queue pair. Those are the [`Handler`]'s.
 //!
 //! ```no_run
@@ -24,17 +26,23 @@
 
 #![forbid(unsafe_code)]
 
+mod affinity;
 mod counters;
+mod cpu_list;
 mod decide;
 mod drive;
+mod placement;
 mod role;
 mod signal;
 mod spin;
 mod sync;
 
+pub use affinity::{AffinityError, confine_current_thread, read_topology};
 pub use counters::{Counters, Snapshot, WakeReason, Wakes};
+pub use cpu_list::{BadCpuList, CpuList};
 pub use decide::{Action, Decider, Mode, Pass, Queue, SAFETY_FIRST, SAFETY_LONGEST, UnknownMode};
 pub use drive::{CqSource, Engine, Handler, Prepared, ProgressError};
+pub use placement::{Locality, Plan, Topology};
 pub use role::{Role, RoleGuard, WaitError, Waiter};
 pub use signal::{Notifier, SleepState};
 pub use spin::SpinBudget;
