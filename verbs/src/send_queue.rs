@@ -162,6 +162,13 @@ impl SendQueue {
         }
     }
 
+    /// Keeps no more than `depth` requests in flight, though the device may hold more: for who has sized a completion queue by it.
+    #[must_use]
+    pub fn limited_to(mut self, depth: u32) -> Self {
+        self.depth = self.depth.min(depth as usize);
+        self
+    }
+
     /// The queue pair.
     pub fn qp(&self) -> &Arc<dyn Qp> {
         &self.qp

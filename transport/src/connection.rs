@@ -1,0 +1,554 @@
+//! A connection as its worker keeps it: the protocol core, the send queue, and who waits for what.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use adverb_proto::{self as proto, Event, GoodbyeReason, Outcome, Outgoing, Phase, Received};
+use adverb_verbs::{
+    QpModify, RemoteAddr, Rkey, SendFlags, SendOp, SendQueue, SendRequest, SlotPool, WcStatus, WorkCompletion,
+};
+use parking_lot::Mutex;
+
+use crate::outbox::Outbox;
+use crate::signals::Signals;
+use crate::table::Place;
+use crate::{EndpointError, EndpointErrorKind, LinkInfo, SendError};
+
+/// How long a connection that has ended waits for its sends to be flushed before its queue pair is destroyed all the same.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Names a request that completes no message.
+const NO_MESSAGE: u64 = 0;
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Its place in the worker's table.
+    pub(crate) place: Place,
+    pub(crate) link: LinkInfo,
+    /// Handles that programs hold. When the last goes, the connection closes.
+    pub(crate) handles: AtomicUsize,
+    state: Mutex<State>,
+    send_pool: SlotPool,
+    signals: Arc<Signals>,
+    signal_every: u32,
+    max_inline: usize,
+}
+
+/// What a connection is made from.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) place: Place,
+    pub(crate) link: LinkInfo,
+    pub(crate) core: proto::Endpoint,
+    pub(crate) queue: SendQueue,
+    pub(crate) send_pool: SlotPool,
+    pub(crate) signals: Arc<Signals>,
+    pub(crate) signal_every: u32,
+}
+
+/// What the lock of a connection guards. No other connection's send takes it.
+#[derive(Debug)]
+struct State {
+    core: proto::Endpoint,
+    /// `None` once the connection has left its worker: its queue pair is destroyed.
+    queue: Option<SendQueue>,
+    /// Requests on their way to the device; empty between calls, kept for its memory.
+    requests: Vec<SendRequest>,
+    /// Requests since the last signaled one.
+    unsignaled: u32,
+    /// Messages posted whole.
+    posted: u64,
+    /// Messages for which a completion will come by itself.
+    signaled: u64,
+    /// Messages that the peer's device has.
+    sent: u64,
+    /// Whether something waits for a send slot, of which the worker had none.
+    starved: bool,
+    /// Whether it is counted as busy.
+    busy: bool,
+    /// Why the peer closes, once it said so.
+    peer_reason: Option<GoodbyeReason>,
+    /// Why it has ended.
+    ended: Option<EndpointErrorKind>,
+    /// When its queue pair is destroyed even if sends are still outstanding.
+    drained_by: Option<Instant>,
+    /// Who waits for which message to be sent.
+    send_waiters: BTreeMap<u64, Waker>,
+    /// Who waits for it to open or to end.
+    waiters: Vec<Waker>,
+}
+
+/// What a received segment means for the worker.
+#[derive(Debug)]
+pub(crate) enum Delivery {
+    /// A message in the segment's slot, which is not free.
+    InSlot(proto::Incoming),
+    /// A message with memory of its own; the slot is free.
+    Assembled(proto::Assembled),
+    /// A fragment; the slot is free.
+    Fragment,
+    /// A control message, or nothing; the slot is free.
+    Control,
+}
+
+impl Connection {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts {
+            place,
+            link,
+            core,
+            queue,
+            send_pool,
+            signals,
+            signal_every,
+        } = parts;
+        let depth = queue.free();
+        let max_inline = queue.max_inline() as usize;
+        let state = State {
+            core,
+            requests: Vec::with_capacity(depth),
+            queue: Some(queue),
+            unsignaled: 0,
+            posted: 0,
+            signaled: 0,
+            sent: 0,
+            starved: false,
+            busy: false,
+            peer_reason: None,
+            ended: None,
+            drained_by: None,
+            send_waiters: BTreeMap::new(),
+            waiters: Vec::new(),
+        };
+        Self {
+            place,
+            link,
+            handles: AtomicUsize::new(0),
+            state: Mutex::new(state),
+            send_pool,
+            signals,
+            // One in half the queue at least, or a full queue would never be told that it has room.
+            signal_every: signal_every.clamp(1, (depth as u32 / 2).max(1)),
+            max_inline,
+        }
+    }
+
+    /// Takes a message and returns its number.
+    pub(crate) fn send(&self, message: &Outgoing<'_>) -> Result<u64, SendError> {
+        let mut state = self.state.lock();
+        if let Some(kind) = &state.ended {
+            return Err(SendError::Ended {
+                outcome: Outcome::NotSent,
+                error: self.error(kind.clone()),
+            });
+        }
+        let now = Instant::now();
+        let seq = self
+            .with_outbox(&mut state, |core, outbox| core.send(now, message, outbox))
+            .map_err(|error| self.send_error(error))?;
+        drop(state);
+        self.signals.work_posted();
+        Ok(seq)
+    }
+
+    fn send_error(&self, error: proto::SendError) -> SendError {
+        let peer = self.link.peer;
+        let ended = |kind| SendError::Ended {
+            outcome: Outcome::NotSent,
+            error: self.error(kind),
+        };
+        match error {
+            proto::SendError::WouldBlock => SendError::WouldBlock { peer },
+            proto::SendError::PeerClosed(reason) => ended(EndpointErrorKind::PeerClosed(reason)),
+            proto::SendError::NotOpen => ended(EndpointErrorKind::Closed),
+            reason => SendError::Invalid { peer, reason },
+        }
+    }
+
+    /// Sends whatever may be sent now.
+    pub(crate) fn transmit(&self) {
+        self.transmit_locked(&mut self.state.lock());
+        self.signals.work_posted();
+    }
+
+    fn transmit_locked(&self, state: &mut State) {
+        if state.ended.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        self.with_outbox(state, |core, outbox| core.transmit(now, outbox));
+        self.take_events(state);
+    }
+
+    /// Lends slots to the protocol core and posts what it writes into them, as one list.
+    fn with_outbox<R>(
+        &self,
+        state: &mut State,
+        write: impl FnOnce(&mut proto::Endpoint, &mut Outbox<'_>) -> R,
+    ) -> R {
+        let room = state.queue.as_ref().map_or(0, SendQueue::free);
+        let mut outbox = Outbox {
+            pool: &self.send_pool,
+            requests: &mut state.requests,
+            lent: None,
+            room,
+            max_inline: self.max_inline,
+            starved: false,
+        };
+        let result = write(&mut state.core, &mut outbox);
+        state.starved = outbox.starved;
+        drop(outbox);
+        if state.starved {
+            self.signals.starved();
+        }
+        self.post(state);
+        result
+    }
+
+    /// Chooses which of the collected requests are signaled, and posts them.
+    fn post(&self, state: &mut State) {
+        let (Some(last), Some(queue)) = (state.requests.len().checked_sub(1), &mut state.queue) else {
+            return;
+        };
+        // Nobody else would tell a waiter, or a closing connection, that its last request is done.
+        let wanted = !state.send_waiters.is_empty() || state.core.phase() == Phase::Closed;
+        for (i, request) in state.requests.iter_mut().enumerate() {
+            state.unsignaled += 1;
+            state.posted = state.posted.max(request.cookie);
+            // A slot that no signaled request follows would not come back. Inline data needs none.
+            let holds_slot = !request.flags.contains(SendFlags::INLINE) && !request.buffers.is_empty();
+            if state.unsignaled >= self.signal_every || i == last && (wanted || holds_slot) {
+                request.flags |= SendFlags::SIGNALED;
+            }
+            if request.flags.contains(SendFlags::SIGNALED) {
+                state.unsignaled = 0;
+                state.signaled = state.posted;
+            }
+        }
+        if !state.busy {
+            // Before the post, so that a worker about to sleep sees it.
+            state.busy = true;
+            self.signals.set_busy(true);
+        }
+        if let Err(error) = queue.post(&mut state.requests) {
+            state.requests.clear();
+            self.fail_locked(state, EndpointErrorKind::Post(error.source));
+        }
+    }
+
+    /// Posts a zero-byte RDMA WRITE: as a keepalive probe, or signaled to learn that all before it arrived.
+    fn post_probe(&self, state: &mut State, flags: SendFlags) {
+        if state.queue.as_ref().is_none_or(|queue| queue.free() == 0) {
+            // A full queue has signaled requests in it, and tells by itself whether the peer is there.
+            return;
+        }
+        let nowhere = RemoteAddr {
+            addr: 0,
+            rkey: Rkey::new(0),
+        };
+        state.requests.push(
+            SendRequest::new(SendOp::Write(nowhere))
+                .cookie(NO_MESSAGE)
+                .flags(flags),
+        );
+        self.post(state);
+    }
+
+    /// Takes a segment that the device received.
+    pub(crate) fn receive(&self, bytes: &[u8]) -> Delivery {
+        let mut state = self.state.lock();
+        if state.ended.is_some() {
+            return Delivery::Control;
+        }
+        let received = state.core.receive(Instant::now(), bytes);
+        let acked = state.core.acked();
+        advance(&mut state, acked);
+        self.take_events(&mut state);
+        match received {
+            Ok(Received::Message(incoming)) => Delivery::InSlot(incoming),
+            Ok(Received::Assembled(assembled)) => Delivery::Assembled(assembled),
+            Ok(Received::Fragment) => Delivery::Fragment,
+            // An error has become an event, which was taken above.
+            Ok(_) | Err(_) => Delivery::Control,
+        }
+    }
+
+    /// Receives were posted again: so many of data segments, and of control messages. Sends what became possible or due by it.
+    pub(crate) fn returned(&self, data: u32, control: u32) {
+        let mut state = self.state.lock();
+        (0..data).for_each(|_| state.core.returned(true));
+        (0..control).for_each(|_| state.core.returned(false));
+        self.transmit_locked(&mut state);
+    }
+
+    /// Takes a completion of the send queue.
+    pub(crate) fn sent(&self, wc: &WorkCompletion) {
+        let mut state = self.state.lock();
+        let mut sent = state.sent;
+        let mut failed = None;
+        let Some(queue) = &mut state.queue else { return };
+        let retired = queue.complete(wc, |retired| match retired.status {
+            WcStatus::Success => sent = sent.max(retired.cookie),
+            status => failed = Some((status, retired.cookie)),
+        });
+        if retired == 0 {
+            return;
+        }
+        if queue.in_flight() == 0 && state.busy {
+            state.busy = false;
+            self.signals.set_busy(false);
+            if state.ended.is_some() {
+                self.signals.timers_changed();
+            }
+        }
+        advance(&mut state, sent);
+        match failed {
+            Some((status, cookie)) => {
+                let operation = if cookie == NO_MESSAGE {
+                    "reaching the peer"
+                } else {
+                    "sending a message"
+                };
+                let vendor_err = wc.vendor_err;
+                self.fail_locked(
+                    &mut state,
+                    EndpointErrorKind::Completion {
+                        operation,
+                        status,
+                        vendor_err,
+                    },
+                );
+            }
+            None => {
+                state.core.alive(Instant::now());
+                self.transmit_locked(&mut state);
+            }
+        }
+    }
+
+    /// A receive of this connection failed.
+    pub(crate) fn receive_failed(&self, wc: &WorkCompletion) {
+        let (status, vendor_err) = (wc.status, wc.vendor_err);
+        self.fail(EndpointErrorKind::Completion {
+            operation: "receiving a message",
+            status,
+            vendor_err,
+        });
+    }
+
+    /// Tries again if there was no send slot last time.
+    pub(crate) fn retry_if_starved(&self) -> bool {
+        let mut state = self.state.lock();
+        let starved = state.starved;
+        if starved {
+            self.transmit_locked(&mut state);
+        }
+        starved && state.starved
+    }
+
+    fn take_events(&self, state: &mut State) {
+        while let Some(event) = state.core.poll_event() {
+            match event {
+                Event::Opened => wake_all(state),
+                Event::PeerClosing(reason) => state.peer_reason = Some(reason),
+                Event::Closed => {
+                    let kind = state
+                        .peer_reason
+                        .map_or(EndpointErrorKind::Closed, EndpointErrorKind::PeerClosed);
+                    self.end(state, kind);
+                    if state.peer_reason.is_none() {
+                        // The peer's answer proves that it has everything. If the answer is ours, it must get there first.
+                        self.flush(state);
+                    }
+                }
+                Event::Failed(reason) => self.fail_locked(state, EndpointErrorKind::Protocol(reason)),
+                // The core knows no other event in this version.
+                _ => {}
+            }
+        }
+    }
+
+    /// Begins an orderly close.
+    pub(crate) fn close(&self, reason: GoodbyeReason) {
+        let mut state = self.state.lock();
+        state.core.close(Instant::now(), reason);
+        self.transmit_locked(&mut state);
+        drop(state);
+        // The close has a deadline.
+        self.signals.timers_changed();
+    }
+
+    /// Ends the connection with an error, unless it has ended already.
+    pub(crate) fn fail(&self, kind: EndpointErrorKind) {
+        self.fail_locked(&mut self.state.lock(), kind);
+    }
+
+    fn fail_locked(&self, state: &mut State, kind: EndpointErrorKind) {
+        if state.ended.is_some() {
+            return;
+        }
+        match &kind {
+            EndpointErrorKind::Aborted | EndpointErrorKind::WorkerShutDown => {}
+            kind => tracing::warn!(link = %self.link, error = %kind, "an endpoint failed"),
+        }
+        state.core.abort();
+        self.end(state, kind);
+        self.flush(state);
+    }
+
+    /// Nothing more is sent or handed out; what is left is to let the queue pair run dry.
+    fn end(&self, state: &mut State, kind: EndpointErrorKind) {
+        state.ended = Some(kind);
+        state.drained_by = Some(Instant::now() + DRAIN_TIMEOUT);
+        for (_, waker) in std::mem::take(&mut state.send_waiters) {
+            waker.wake();
+        }
+        wake_all(state);
+        self.signals.timers_changed();
+    }
+
+    /// Moves the queue pair to ERR, which flushes what is outstanding.
+    fn flush(&self, state: &mut State) {
+        let Some(queue) = &state.queue else { return };
+        if let Err(error) = queue.qp().modify(&QpModify::Err) {
+            tracing::debug!(%error, link = %self.link, "a queue pair could not be moved to ERR");
+        }
+    }
+
+    /// When [`Connection::on_timer`] is due.
+    pub(crate) fn timeout(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        match &state.ended {
+            None => state.core.poll_timeout(),
+            Some(_) if is_drained(&state) => state.drained_by.map(|time| time - DRAIN_TIMEOUT),
+            Some(_) => state.drained_by,
+        }
+    }
+
+    /// Does what is due by `now`. Returns whether the connection is over and its queue pair can be destroyed.
+    pub(crate) fn on_timer(&self, now: Instant) -> bool {
+        let mut state = self.state.lock();
+        if state.ended.is_some() {
+            return is_drained(&state) || state.drained_by.is_none_or(|time| now >= time);
+        }
+        state.core.handle_timeout(now);
+        if state.core.take_probe() {
+            // Not signaled: that it arrived is no news, and if it does not, there will be an error all the same.
+            self.post_probe(&mut state, SendFlags::empty());
+        }
+        self.take_events(&mut state);
+        false
+    }
+
+    /// It leaves its worker: destroys the queue pair, unless somebody else holds it.
+    pub(crate) fn retire(&self) {
+        let mut state = self.state.lock();
+        let queue = state.queue.take();
+        if std::mem::take(&mut state.busy) {
+            self.signals.set_busy(false);
+        }
+        drop(state);
+        drop(queue);
+    }
+
+    /// Whether it has been confirmed both ways; an error if it ended first.
+    pub(crate) fn opened(&self) -> Option<Result<(), EndpointError>> {
+        let state = self.state.lock();
+        match &state.ended {
+            Some(kind) => Some(Err(self.error(kind.clone()))),
+            None => (state.core.phase() != Phase::Opening).then_some(Ok(())),
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        let state = self.state.lock();
+        state.ended.is_none() && state.core.phase() == Phase::Open
+    }
+
+    /// Why it has ended, if it has.
+    pub(crate) fn ended(&self) -> Option<EndpointError> {
+        self.state.lock().ended.clone().map(|kind| self.error(kind))
+    }
+
+    /// Whether it has ended; else `waker` is woken when it does.
+    pub(crate) fn poll_ended(&self, waker: &Waker) -> Option<EndpointError> {
+        let mut state = self.state.lock();
+        if let Some(kind) = &state.ended {
+            return Some(self.error(kind.clone()));
+        }
+        if !state.waiters.iter().any(|other| other.will_wake(waker)) {
+            state.waiters.push(waker.clone());
+        }
+        None
+    }
+
+    /// Whether message `seq` is at the peer, or never will be.
+    pub(crate) fn sent_result(&self, seq: u64) -> Option<Result<(), SendError>> {
+        self.sent_result_locked(&self.state.lock(), seq)
+    }
+
+    fn sent_result_locked(&self, state: &State, seq: u64) -> Option<Result<(), SendError>> {
+        if seq < state.sent {
+            return Some(Ok(()));
+        }
+        let kind = state.ended.clone()?;
+        match state.core.outcome(seq) {
+            Outcome::Delivered => Some(Ok(())),
+            outcome => Some(Err(SendError::Ended {
+                outcome,
+                error: self.error(kind),
+            })),
+        }
+    }
+
+    /// Like [`Connection::sent_result`]; if there is no result yet, `waker` is woken when there is, and the device is asked to tell.
+    pub(crate) fn poll_sent(&self, seq: u64, waker: &Waker) -> Option<Result<(), SendError>> {
+        let mut state = self.state.lock();
+        let result = self.sent_result_locked(&state, seq);
+        if result.is_none() {
+            state.send_waiters.insert(seq, waker.clone());
+            self.ask_for_completion(&mut state, seq);
+            drop(state);
+            self.signals.work_posted();
+        }
+        result
+    }
+
+    /// Sees to it that a completion will tell when message `seq` is at the peer.
+    fn ask_for_completion(&self, state: &mut State, seq: u64) {
+        if seq < state.posted && seq >= state.signaled {
+            self.post_probe(state, SendFlags::SIGNALED);
+        }
+    }
+
+    pub(crate) fn error(&self, kind: EndpointErrorKind) -> EndpointError {
+        EndpointError {
+            link: Box::new(self.link.clone()),
+            kind,
+        }
+    }
+}
+
+fn is_drained(state: &State) -> bool {
+    state.queue.as_ref().is_none_or(|queue| queue.in_flight() == 0)
+}
+
+/// All messages below `sent` are at the peer: wakes who waits for them.
+fn advance(state: &mut State, sent: u64) {
+    state.sent = state.sent.max(sent);
+    while let Some(entry) = state.send_waiters.first_entry()
+        && *entry.key() < state.sent
+    {
+        entry.remove().wake();
+    }
+}
+
+fn wake_all(state: &mut State) {
+    for waker in state.waiters.drain(..) {
+        waker.wake();
+    }
+}

@@ -1,0 +1,291 @@
+//! An opened device: what workers are made on.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use adverb_verbs::{Device, DeviceInfo, GidEntry, LinkLayer, Pd, PortAttr, PortState, Provider};
+use parking_lot::Mutex;
+
+use crate::async_events::AsyncEventReader;
+use crate::worker::Shared as WorkerShared;
+use crate::{Config, OpenError, Worker, WorkerError, gid};
+
+/// Names the device to open, if the program does not.
+const DEVICE_VARIABLE: &str = "ADVERB_DEVICE";
+
+/// An opened device with a protection domain and the one reader of its asynchronous events.
+///
+/// Cloning gives another handle. The device closes when the last handle, worker and endpoint is gone.
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    // Dropped first, so that no event is read while the device closes.
+    _async_events: AsyncEventReader,
+    workers: Arc<Workers>,
+    pd: Arc<dyn Pd>,
+    device: Arc<dyn Device>,
+    port: u8,
+    source: Option<IpAddr>,
+    next_vector: AtomicU32,
+}
+
+/// The workers of a context, for the reader of asynchronous events.
+#[derive(Debug, Default)]
+pub(crate) struct Workers(Mutex<Vec<Weak<WorkerShared>>>);
+
+impl Workers {
+    pub(crate) fn each(&self, mut visit: impl FnMut(&WorkerShared)) {
+        let workers: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        for worker in workers {
+            visit(&worker);
+        }
+    }
+
+    fn add(&self, worker: Weak<WorkerShared>) {
+        let mut workers = self.0.lock();
+        workers.retain(|worker| worker.strong_count() > 0);
+        workers.push(worker);
+    }
+}
+
+/// What to open, and how.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct ContextBuilder {
+    providers: Vec<Arc<dyn Provider>>,
+    device: Option<String>,
+    port: Option<u8>,
+    source: Option<IpAddr>,
+}
+
+impl ContextBuilder {
+    /// Opens the device of this name. Default: the one that `ADVERB_DEVICE` names, else the first with an active port.
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.device = Some(name.into());
+        self
+    }
+
+    /// Uses this port, counting from 1. Default: 1 for a named device, else the first active one.
+    pub fn port(mut self, port: u8) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    /// Prefers the GID of this address. Default: the address that the handshake's TCP connection uses, if a GID has it,
+    /// then IPv4, then global IPv6, then link-local.
+    pub fn source(mut self, address: IpAddr) -> Self {
+        self.source = Some(address);
+        self
+    }
+
+    /// Takes devices of this provider instead of those that adverb was built with.
+    pub fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
+        self.providers.push(provider);
+        self
+    }
+
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is missing.
+    pub fn open(self) -> Result<Context, OpenError> {
+        let providers = if self.providers.is_empty() {
+            built_in_providers()
+        } else {
+            self.providers
+        };
+        if providers.is_empty() {
+            return Err(OpenError::NoProvider);
+        }
+        let named = self.device.or_else(|| {
+            std::env::var(DEVICE_VARIABLE)
+                .ok()
+                .filter(|name| !name.is_empty())
+        });
+        let (device, port) = match named {
+            Some(name) => (open_named(&providers, &name)?, self.port.unwrap_or(1)),
+            None => open_first_active(&providers, self.port)?,
+        };
+        Context::on(device, port, self.source)
+    }
+}
+
+/// The providers that this build has.
+fn built_in_providers() -> Vec<Arc<dyn Provider>> {
+    vec![
+        #[cfg(feature = "ibverbs")]
+        adverb_ibverbs::provider(),
+    ]
+}
+
+fn open_named(providers: &[Arc<dyn Provider>], name: &str) -> Result<Arc<dyn Device>, OpenError> {
+    let mut refused = None;
+    let mut empty = true;
+    for provider in providers {
+        empty &= provider.devices()?.is_empty();
+        match provider.open(name) {
+            Ok(device) => return Ok(device),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    match refused {
+        Some(error) if !empty => Err(error.into()),
+        _ => Err(OpenError::NoDevice),
+    }
+}
+
+fn open_first_active(
+    providers: &[Arc<dyn Provider>],
+    port: Option<u8>,
+) -> Result<(Arc<dyn Device>, u8), OpenError> {
+    let mut seen = Vec::new();
+    for provider in providers {
+        for DeviceInfo { name, .. } in provider.devices()? {
+            let device = match provider.open(&name) {
+                Ok(device) => device,
+                Err(error) => {
+                    seen.push(error.to_string());
+                    continue;
+                }
+            };
+            let ports = port.map_or(1..=device.attr().phys_port_cnt, |port| port..=port);
+            for port in ports {
+                let state = device.port(port)?.state;
+                if state == PortState::Active {
+                    return Ok((device, port));
+                }
+                seen.push(format!("{name} port {port} is {state}"));
+            }
+        }
+    }
+    if seen.is_empty() {
+        Err(OpenError::NoDevice)
+    } else {
+        Err(OpenError::NoActivePort { devices: seen })
+    }
+}
+
+impl Context {
+    /// Opens the device that `ADVERB_DEVICE` names, else the first with an active port.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is missing.
+    pub fn open() -> Result<Self, OpenError> {
+        Self::builder().open()
+    }
+
+    /// Says what to open, and how.
+    pub fn builder() -> ContextBuilder {
+        ContextBuilder::default()
+    }
+
+    fn on(device: Arc<dyn Device>, port: u8, source: Option<IpAddr>) -> Result<Self, OpenError> {
+        let pd = device.alloc_pd()?;
+        let workers = Arc::new(Workers::default());
+        let async_events =
+            AsyncEventReader::start(Arc::clone(&device), Arc::clone(&workers)).map_err(|error| {
+                OpenError::System {
+                    device: device.info().name.clone(),
+                    reason: error.to_string(),
+                }
+            })?;
+        let next_vector = AtomicU32::new(0);
+        let inner = Inner {
+            _async_events: async_events,
+            workers,
+            pd,
+            device,
+            port,
+            source,
+            next_vector,
+        };
+        let context = Self {
+            inner: Arc::new(inner),
+        };
+        // Told here rather than at the first connection, which may be hours away.
+        context.usable_port(None)?;
+        Ok(context)
+    }
+
+    /// Makes a worker.
+    ///
+    /// # Errors
+    /// [`WorkerError`] says which limit of the device or the system is too low.
+    pub fn worker(&self, config: Config) -> Result<Worker, WorkerError> {
+        let worker = Worker::on(self.clone(), config)?;
+        self.inner.workers.add(worker.downgrade());
+        Ok(worker)
+    }
+
+    /// The device's name.
+    pub fn device_name(&self) -> &str {
+        &self.inner.device.info().name
+    }
+
+    /// The provider's name.
+    pub fn provider(&self) -> &'static str {
+        self.inner.device.provider()
+    }
+
+    /// The port in use, counting from 1.
+    pub fn port(&self) -> u8 {
+        self.inner.port
+    }
+
+    pub(crate) fn device(&self) -> &Arc<dyn Device> {
+        &self.inner.device
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<dyn Pd> {
+        &self.inner.pd
+    }
+
+    /// The vector for the next worker: each in turn.
+    pub(crate) fn next_comp_vector(&self) -> u32 {
+        self.inner.next_vector.fetch_add(1, Ordering::Relaxed) % self.inner.device.num_comp_vectors().max(1)
+    }
+
+    /// The port as it is now, if it is active, and the GID for a connection from `local`.
+    pub(crate) fn usable_port(&self, local: Option<IpAddr>) -> Result<(PortAttr, GidEntry), OpenError> {
+        let Inner { device, port, .. } = &*self.inner;
+        let attr = device.port(*port)?;
+        if attr.state != PortState::Active {
+            return Err(OpenError::PortDown {
+                device: self.device_name().into(),
+                port: *port,
+                state: attr.state,
+            });
+        }
+        let table = device.gid_table(*port)?;
+        match gid::choose(&table, attr.link_layer, self.inner.source.or(local)) {
+            Some(entry) => {
+                let entry = entry.clone();
+                Ok((attr, entry))
+            }
+            None if attr.link_layer == LinkLayer::Ethernet => Err(OpenError::NoRoceV2Gid {
+                device: self.device_name().into(),
+                port: *port,
+                table,
+            }),
+            None => Err(OpenError::PortDown {
+                device: self.device_name().into(),
+                port: *port,
+                state: PortState::Init,
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("device", &self.device_name())
+            .field("port", &self.port())
+            .finish()
+    }
+}

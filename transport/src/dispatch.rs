@@ -1,0 +1,214 @@
+//! What is done with completions: the work of whoever holds the progress role.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use adverb_progress::{Handler, Queue};
+use adverb_verbs::{Slot, WcStatus, WorkCompletion, WrId};
+use arrayvec::ArrayVec;
+
+use crate::connection::{Connection, Delivery};
+use crate::table::Place;
+use crate::worker::Owner;
+use crate::{Endpoint, EndpointErrorKind, Message};
+
+/// Completions handled under one look at the receive queue.
+const BATCH: usize = 32;
+
+/// What the holder of the role keeps between passes, for its memory.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    /// Slots to post again.
+    returning: Vec<Returning>,
+    /// Slots to post again for one connection.
+    slots: Vec<Slot>,
+    /// When the earliest timer of a connection is due.
+    next_timer: Option<Instant>,
+}
+
+/// A receive on its way back to the device.
+#[derive(Debug)]
+struct Returning {
+    slot: Slot,
+    /// Whose it was; `None` if that has left.
+    place: Option<Place>,
+    /// Whether it took a data credit; `None` if it took none at all.
+    data: Option<bool>,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        Self {
+            returning: Vec::with_capacity(2 * BATCH),
+            slots: Vec::with_capacity(2 * BATCH),
+            next_timer: None,
+        }
+    }
+}
+
+/// Handles completions for a worker.
+pub(crate) struct Dispatch<'a> {
+    pub(crate) owner: &'a Arc<Owner>,
+    pub(crate) scratch: &'a mut Scratch,
+}
+
+impl Handler for Dispatch<'_> {
+    fn handle(&mut self, queue: Queue, completions: &[WorkCompletion]) {
+        match queue {
+            Queue::Recv => self.received(completions),
+            Queue::Send => self.sent(completions),
+        }
+        self.take_returned();
+        self.post_returning();
+        self.owner.shared.notify_observers();
+    }
+
+    fn on_timer(&mut self, now: Instant) {
+        let shared = &self.owner.shared;
+        self.take_returned();
+        self.post_returning();
+        // Taken first, so that what changes from here on is looked at again.
+        let changed = shared.signals.take_timers_changed();
+        if !changed && self.scratch.next_timer.is_none_or(|timer| timer > now) {
+            return;
+        }
+        let connections: Vec<_> = shared.table.read().iter().cloned().collect();
+        let mut next: Option<Instant> = None;
+        for connection in connections {
+            if connection.timeout().is_some_and(|time| time <= now) && connection.on_timer(now) {
+                shared.remove(connection.place.index);
+                continue;
+            }
+            next = [next, connection.timeout()].into_iter().flatten().min();
+        }
+        self.scratch.next_timer = next;
+        shared.notify_observers();
+    }
+
+    fn outstanding_sends(&self) -> bool {
+        self.owner.shared.signals.is_busy()
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        let shared = &self.owner.shared;
+        // Something changed: due at once, which is what a moment in the past says.
+        if shared.signals.timers_pending() || shared.returns.is_pending() {
+            return Some(shared.epoch);
+        }
+        self.scratch.next_timer
+    }
+}
+
+impl Dispatch<'_> {
+    fn received(&mut self, completions: &[WorkCompletion]) {
+        for batch in completions.chunks(BATCH) {
+            let mut received: ArrayVec<_, BATCH> = ArrayVec::new();
+            {
+                let mut receives = self.owner.shared.receives.lock();
+                received.extend(batch.iter().filter_map(|wc| Some((wc, receives.complete(wc)?))));
+            }
+            for (wc, received) in received {
+                let connection = self.owner.shared.table.read().by_qpn(wc.qp_num).cloned();
+                match connection {
+                    Some(connection) if wc.status == WcStatus::Success => {
+                        self.deliver(&connection, received.slot, received.len);
+                    }
+                    Some(connection) => {
+                        connection.receive_failed(wc);
+                        self.give_back(Some(connection.place), received.slot, None);
+                    }
+                    // A late completion of a connection that has left.
+                    None => self.give_back(None, received.slot, None),
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, connection: &Arc<Connection>, slot: Slot, len: usize) {
+        let place = connection.place;
+        let segment = slot.as_slice().get(..len).unwrap_or_default();
+        match connection.receive(segment) {
+            Delivery::InSlot(incoming) => {
+                let returns = Arc::clone(&self.owner.shared.returns);
+                self.run_handler(connection, Message::in_slot(incoming, slot, returns, place));
+            }
+            Delivery::Assembled(assembled) => {
+                self.give_back(Some(place), slot, Some(true));
+                self.run_handler(connection, Message::assembled(assembled));
+            }
+            Delivery::Fragment => self.give_back(Some(place), slot, Some(true)),
+            Delivery::Control => self.give_back(Some(place), slot, Some(false)),
+        }
+    }
+
+    fn run_handler(&self, connection: &Arc<Connection>, message: Message) {
+        let id = message.id();
+        let handlers = self.owner.shared.handlers.load();
+        let Some(handler) = handlers.get(id) else {
+            tracing::warn!(id, peer = %connection.link.peer, "a message was dropped: no handler is set for its id");
+            return;
+        };
+        let endpoint = Endpoint::new(Arc::clone(connection), Arc::clone(self.owner));
+        if catch_unwind(AssertUnwindSafe(|| handler(&endpoint, message))).is_err() {
+            connection.fail(EndpointErrorKind::HandlerPanicked(id));
+        }
+    }
+
+    fn sent(&mut self, completions: &[WorkCompletion]) {
+        let shared = &self.owner.shared;
+        for wc in completions {
+            let connection =
+                WrId::from_raw(wc.wr_id).and_then(|id| shared.table.read().get(Place::of(id)).cloned());
+            // None: a late completion of a connection that has left.
+            if let Some(connection) = connection {
+                connection.sent(wc);
+            }
+        }
+        if shared.signals.take_starved() {
+            let connections: Vec<_> = shared.table.read().iter().cloned().collect();
+            for connection in connections {
+                connection.retry_if_starved();
+            }
+        }
+    }
+
+    fn give_back(&mut self, place: Option<Place>, slot: Slot, data: Option<bool>) {
+        self.scratch.returning.push(Returning { slot, place, data });
+    }
+
+    /// Takes the slots of messages that the program dropped.
+    fn take_returned(&mut self) {
+        while let Some((slot, place)) = self.owner.shared.returns.take() {
+            self.give_back(Some(place), slot, Some(true));
+        }
+    }
+
+    /// Posts receives again, a list for each run of the same connection, and then tells the connection, which may grant credits.
+    fn post_returning(&mut self) {
+        let shared = &self.owner.shared;
+        let mut returning = self.scratch.returning.drain(..).peekable();
+        while let Some(first) = returning.next() {
+            let place = first.place;
+            let (mut data, mut control) = (0, 0);
+            let mut next = Some(first);
+            while let Some(Returning { slot, data: took, .. }) = next {
+                self.scratch.slots.push(slot);
+                data += u32::from(took == Some(true));
+                control += u32::from(took == Some(false));
+                next = returning.next_if(|other| other.place == place);
+            }
+            let connection = place.and_then(|place| shared.table.read().get(place).cloned());
+            let index = connection.as_ref().map(|connection| connection.place.index);
+            let posted = shared
+                .receives
+                .lock()
+                .put_back(index, self.scratch.slots.drain(..));
+            let Some(connection) = connection else { continue };
+            match posted {
+                Ok(()) => connection.returned(data, control),
+                Err(error) => connection.fail(EndpointErrorKind::Post(error.source)),
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! One end of a connection, as programs hold it.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use adverb_proto::{GoodbyeReason, Outgoing, Urgency};
+
+use crate::completion::{Closed, SendCompletion};
+use crate::connection::Connection;
+use crate::worker::Owner;
+use crate::{EndpointError, EndpointErrorKind, LinkInfo, SendError};
+
+/// One end of a connection.
+///
+/// Cloning gives another handle. When the last handle is dropped, the endpoint closes in order; what was sent is still
+/// delivered, as long as somebody drives the worker.
+pub struct Endpoint {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) owner: Arc<Owner>,
+}
+
+impl Endpoint {
+    pub(crate) fn new(connection: Arc<Connection>, owner: Arc<Owner>) -> Self {
+        connection.handles.fetch_add(1, Ordering::Relaxed);
+        Self { connection, owner }
+    }
+
+    /// Sends an active message: `header`, at most 65535 bytes, and `payload` arrive together at the handler that the peer has
+    /// set for `id`, after all messages sent before.
+    ///
+    /// The bytes are copied before this returns. What credits and the send queue allow is posted at once, on this thread; the
+    /// rest follows as the peer returns credits. The returned [`SendCompletion`] can be awaited, waited for, or dropped.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing of the message was taken.
+    pub fn send(&self, id: u16, header: &[u8], payload: &[u8]) -> Result<SendCompletion, SendError> {
+        self.send_with(&Outgoing {
+            am_id: id,
+            header,
+            payload,
+            urgency: Urgency::Latency,
+        })
+    }
+
+    /// Like [`Endpoint::send`], but need not wake the peer before more of the burst has come: for bulk data.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::send`].
+    pub fn send_bulk(&self, id: u16, header: &[u8], payload: &[u8]) -> Result<SendCompletion, SendError> {
+        self.send_with(&Outgoing {
+            am_id: id,
+            header,
+            payload,
+            urgency: Urgency::Bulk,
+        })
+    }
+
+    fn send_with(&self, message: &Outgoing<'_>) -> Result<SendCompletion, SendError> {
+        let seq = self.connection.send(message)?;
+        Ok(SendCompletion::new(self.clone(), seq))
+    }
+
+    /// Closes in order: what was sent is delivered, the peer learns that nothing more comes, and the returned [`Closed`] resolves
+    /// when it has answered. It need not be waited for.
+    pub fn close(&self) -> Closed {
+        self.connection.close(GoodbyeReason::Closed);
+        self.closed()
+    }
+
+    /// Resolves when the endpoint has ended, for whatever reason.
+    pub fn closed(&self) -> Closed {
+        Closed::new(self.clone())
+    }
+
+    /// Ends the endpoint at once, without a word to the peer, which finds out by its next send or keepalive probe.
+    pub fn abort(&self) {
+        self.connection.fail(EndpointErrorKind::Aborted);
+    }
+
+    /// Whether messages can be sent.
+    pub fn is_open(&self) -> bool {
+        self.connection.is_open()
+    }
+
+    /// Why the endpoint has ended, if it has.
+    pub fn error(&self) -> Option<EndpointError> {
+        self.connection.ended()
+    }
+
+    /// The address that the handshake was made with.
+    pub fn peer(&self) -> SocketAddr {
+        self.connection.link.peer
+    }
+
+    /// The link it is on.
+    pub fn link(&self) -> &LinkInfo {
+        &self.connection.link
+    }
+}
+
+impl Clone for Endpoint {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.connection), Arc::clone(&self.owner))
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if self.connection.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.connection.close(GoodbyeReason::Closed);
+        }
+    }
+}
+
+impl PartialEq for Endpoint {
+    /// Whether both are handles of the same endpoint.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.connection, &other.connection)
+    }
+}
+
+impl Eq for Endpoint {}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("link", &self.connection.link)
+            .finish_non_exhaustive()
+    }
+}
