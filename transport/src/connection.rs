@@ -474,16 +474,18 @@ impl Connection {
         self.state.lock().ended.clone().map(|kind| self.error(kind))
     }
 
-    /// Whether it has ended; else `waker` is woken when it does.
+    /// Why it has ended, if it has; else `waker` is woken when it does.
     pub(crate) fn poll_ended(&self, waker: &Waker) -> Option<EndpointError> {
+        self.wake_when_changed(waker);
+        self.ended()
+    }
+
+    /// Wakes `waker` when the connection opens or ends.
+    pub(crate) fn wake_when_changed(&self, waker: &Waker) {
         let mut state = self.state.lock();
-        if let Some(kind) = &state.ended {
-            return Some(self.error(kind.clone()));
-        }
         if !state.waiters.iter().any(|other| other.will_wake(waker)) {
             state.waiters.push(waker.clone());
         }
-        None
     }
 
     /// Whether message `seq` is at the peer, or never will be.

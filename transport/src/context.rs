@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
+use adverb_progress::Plan;
 use adverb_verbs::{Device, DeviceInfo, GidEntry, LinkLayer, Pd, PortAttr, PortState, Provider};
 use parking_lot::Mutex;
 
 use crate::async_events::AsyncEventReader;
 use crate::worker::Shared as WorkerShared;
-use crate::{Config, OpenError, Worker, WorkerError, gid};
+use crate::{Config, OpenError, Worker, WorkerError, gid, placement};
 
 /// Names the device to open, if the program does not.
 const DEVICE_VARIABLE: &str = "ADVERB_DEVICE";
@@ -31,7 +32,8 @@ pub(crate) struct Inner {
     device: Arc<dyn Device>,
     port: u8,
     source: Option<IpAddr>,
-    next_vector: AtomicU32,
+    next_worker: AtomicU32,
+    plan: Option<Plan>,
 }
 
 /// The workers of a context, for the reader of asynchronous events.
@@ -194,7 +196,8 @@ impl Context {
                     reason: error.to_string(),
                 }
             })?;
-        let next_vector = AtomicU32::new(0);
+        let next_worker = AtomicU32::new(0);
+        let plan = placement::plan(&*device);
         let inner = Inner {
             _async_events: async_events,
             workers,
@@ -202,7 +205,8 @@ impl Context {
             device,
             port,
             source,
-            next_vector,
+            next_worker,
+            plan,
         };
         let context = Self {
             inner: Arc::new(inner),
@@ -247,7 +251,16 @@ impl Context {
 
     /// The vector for the next worker: each in turn.
     pub(crate) fn next_comp_vector(&self) -> u32 {
-        self.inner.next_vector.fetch_add(1, Ordering::Relaxed) % self.inner.device.num_comp_vectors().max(1)
+        let worker = self.inner.next_worker.fetch_add(1, Ordering::Relaxed);
+        self.inner
+            .plan
+            .as_ref()
+            .map_or(0, |plan| plan.comp_vector(worker))
+    }
+
+    /// Where workers go, where the system tells.
+    pub(crate) fn plan(&self) -> Option<&Plan> {
+        self.inner.plan.as_ref()
     }
 
     /// The port as it is now, if it is active, and the GID for a connection from `local`.

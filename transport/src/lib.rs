@@ -20,6 +20,8 @@ mod placement;
 mod receive;
 mod signals;
 mod table;
+#[cfg(feature = "tokio")]
+mod tokio;
 mod worker;
 
 pub use adverb_progress::{Mode, Snapshot, Wakes};

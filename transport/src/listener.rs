@@ -1,11 +1,13 @@
 //! Accepting connections.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -42,6 +44,8 @@ struct Shared {
     /// Connections that are not accepted yet. The handles in here keep them from closing.
     pending: Mutex<Vec<Endpoint>>,
     handshakes: AtomicUsize,
+    /// Who awaits the next connection.
+    acceptor: Mutex<Option<Waker>>,
 }
 
 impl Listener {
@@ -74,6 +78,7 @@ impl Listener {
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             pending: Mutex::new(Vec::new()),
             handshakes: AtomicUsize::new(0),
+            acceptor: Mutex::new(None),
         });
         let (accepting, worker) = (Arc::clone(&shared), Arc::downgrade(owner));
         let thread = std::thread::Builder::new()
@@ -117,6 +122,23 @@ impl Listener {
             .iter()
             .position(|endpoint| endpoint.connection.opened().is_some())?;
         Some(pending.remove(place))
+    }
+
+    /// Resolves when a connection is open. Somebody must drive the worker meanwhile. One task at a time may await it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no connection.
+    pub async fn accepted(&self) -> Endpoint {
+        poll_fn(|cx| self.poll_accept(cx.waker())).await
+    }
+
+    fn poll_accept(&self, waker: &Waker) -> Poll<Endpoint> {
+        // Registered everywhere first, so that nothing that comes from now on is missed.
+        *self.shared.acceptor.lock() = Some(waker.clone());
+        for endpoint in &*self.shared.pending.lock() {
+            endpoint.connection.wake_when_changed(waker);
+        }
+        self.try_accept().map_or(Poll::Pending, Poll::Ready)
     }
 
     /// The worker that it accepts for.
@@ -244,6 +266,9 @@ fn welcome(
     frames
         .write(&Handshake::Welcome(ours), "sending the answer to the handshake")
         .inspect_err(|_| endpoint.abort())?;
+    if let Some(acceptor) = shared.acceptor.lock().take() {
+        acceptor.wake();
+    }
     owner.shared.signals.wake();
     owner.shared.notify_observers();
     Ok(())

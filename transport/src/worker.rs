@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::net::ToSocketAddrs;
+#[cfg(feature = "tokio")]
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,6 +11,8 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use adverb_progress::{CqSource, Engine, Mode, Role, Snapshot, Waiter};
+#[cfg(feature = "tokio")]
+use adverb_progress::{Prepared, ProgressError};
 use adverb_verbs::{Access, Cq, CqInit, Qp, QpCaps, QpInit, Qpn, SlotPool, Srq, SrqInit};
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
@@ -60,6 +64,9 @@ pub(crate) struct Shared {
     comp_vector: u32,
     counters: Arc<adverb_progress::Counters>,
     role: Role<Driver>,
+    /// Readable when there is something to do while nobody drives.
+    #[cfg(feature = "tokio")]
+    readiness: OwnedFd,
     observers: Mutex<Vec<Waker>>,
     observed: AtomicUsize,
 }
@@ -144,6 +151,11 @@ impl Worker {
             device: context.device_name().into(),
             reason: error.to_string(),
         })?;
+        #[cfg(feature = "tokio")]
+        let readiness = engine.readiness_fd().map_err(|error| WorkerError::System {
+            device: context.device_name().into(),
+            reason: error.to_string(),
+        })?;
         let notifier = engine.notifier().clone();
         let counters = Arc::clone(engine.counters());
         let receives = Receives::new(srq.clone(), share as usize, config.segment_size as usize);
@@ -165,6 +177,8 @@ impl Worker {
                 engine,
                 scratch: Scratch::new(),
             }),
+            #[cfg(feature = "tokio")]
+            readiness,
             observers: Mutex::new(Vec::new()),
             observed: AtomicUsize::new(0),
             context,
@@ -370,6 +384,42 @@ impl Owner {
             tracing::error!(%error, "a worker cannot make progress");
         }
         true
+    }
+
+    /// For an event loop: polls, arms and falls asleep without blocking. `None` if somebody else drives; `driver` is woken when that ends.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn prepare_sleep(self: &Arc<Self>, driver: &Waker) -> Option<Result<Prepared, ProgressError>> {
+        // Before the try, so that a release between the two is not missed.
+        self.shared.role.register_driver(driver);
+        let mut guard = self.shared.role.try_acquire()?;
+        let prepared = self.with_engine(&mut guard, |engine, dispatch| engine.prepare_sleep(dispatch));
+        guard.release_as_driver();
+        Some(prepared)
+    }
+
+    /// For an event loop: ends the sleep that [`Owner::prepare_sleep`] began, unless somebody else has taken over.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn end_sleep(&self) -> Result<(), ProgressError> {
+        match self.shared.role.try_acquire() {
+            Some(mut guard) => {
+                let ended = guard.engine.on_ready();
+                guard.release_as_driver();
+                ended
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// There is no event loop any more.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn unregister_driver(&self) {
+        self.shared.role.unregister_driver();
+    }
+
+    /// Readable when there is something to do while nobody drives.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
+        self.shared.readiness.as_fd()
     }
 
     /// Whether this thread runs a handler, and so must not wait.
