@@ -6,7 +6,6 @@ mod primitives {
     use std::time::Instant;
 
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
-    pub(crate) use std::sync::Arc;
     pub(crate) use std::sync::atomic::{AtomicU32, Ordering, fence};
     pub(crate) use std::thread::{ThreadId, current};
 
@@ -36,7 +35,7 @@ mod primitives {
     use std::time::Instant;
 
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering, fence};
-    pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
+    pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
     pub(crate) use loom::thread::{ThreadId, current};
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -53,6 +52,9 @@ mod primitives {
     }
 }
 
+// Only counts: there is no hand-over in it to check.
+pub(crate) use std::sync::Arc;
+
 pub(crate) use primitives::{
-    Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, ThreadId, current, fence, lock, wait,
+    AtomicU32, Condvar, Mutex, MutexGuard, Ordering, ThreadId, current, fence, lock, wait,
 };
