@@ -76,6 +76,10 @@ struct State {
     ended: Option<EndpointErrorKind>,
     /// When its queue pair is destroyed even if sends are still outstanding.
     drained_by: Option<Instant>,
+    /// Whether its queue pair was moved to ERR.
+    flushing: bool,
+    /// Whether the request that is flushed last was posted.
+    marked: bool,
     /// Who waits for which message to be sent.
     send_waiters: BTreeMap<u64, Waker>,
     /// Who waits for it to open or to end.
@@ -121,6 +125,8 @@ impl Connection {
             peer_reason: None,
             ended: None,
             drained_by: None,
+            flushing: false,
+            marked: false,
             send_waiters: BTreeMap::new(),
             waiters: Vec::new(),
         };
@@ -246,15 +252,7 @@ impl Connection {
             // A full queue has signaled requests in it, and tells by itself whether the peer is there.
             return;
         }
-        let nowhere = RemoteAddr {
-            addr: 0,
-            rkey: Rkey::new(0),
-        };
-        state.requests.push(
-            SendRequest::new(SendOp::Write(nowhere))
-                .cookie(NO_MESSAGE)
-                .flags(flags),
-        );
+        state.requests.push(probe(flags));
         self.post(state);
     }
 
@@ -306,6 +304,10 @@ impl Connection {
             }
         }
         advance(&mut state, sent);
+        if state.ended.is_some() {
+            self.mark_end(&mut state);
+            return;
+        }
         match failed {
             Some((status, cookie)) => {
                 let operation = if cookie == NO_MESSAGE {
@@ -352,6 +354,8 @@ impl Connection {
 
     fn take_events(&self, state: &mut State) {
         while let Some(event) = state.core.poll_event() {
+            // Each begins or ends something that has a deadline.
+            self.signals.timers_changed();
             match event {
                 Event::Opened => wake_all(state),
                 Event::PeerClosing(reason) => state.peer_reason = Some(reason),
@@ -416,6 +420,24 @@ impl Connection {
         let Some(queue) = &state.queue else { return };
         if let Err(error) = queue.qp().modify(&QpModify::Err) {
             tracing::debug!(%error, link = %self.link, "a queue pair could not be moved to ERR");
+        }
+        state.flushing = true;
+        self.mark_end(state);
+    }
+
+    /// Posts a last request behind all others, whose completion tells that the device is done with them. Unsignaled ones that
+    /// had succeeded before the queue pair was moved to ERR tell nothing by themselves.
+    fn mark_end(&self, state: &mut State) {
+        let Some(queue) = &mut state.queue else { return };
+        if !state.flushing || state.marked || queue.in_flight() == 0 || queue.free() == 0 {
+            return;
+        }
+        state.marked = true;
+        state.requests.push(probe(SendFlags::SIGNALED));
+        if let Err(error) = queue.post(&mut state.requests) {
+            // Some devices refuse posts in ERR. The drain's time limit stands.
+            tracing::debug!(%error, link = %self.link, "the end of a send queue could not be marked");
+            state.requests.clear();
         }
     }
 
@@ -533,6 +555,17 @@ impl Connection {
             kind,
         }
     }
+}
+
+/// A zero-byte RDMA WRITE: reaches the peer's device and wakes nobody.
+fn probe(flags: SendFlags) -> SendRequest {
+    let nowhere = RemoteAddr {
+        addr: 0,
+        rkey: Rkey::new(0),
+    };
+    SendRequest::new(SendOp::Write(nowhere))
+        .cookie(NO_MESSAGE)
+        .flags(flags)
 }
 
 fn is_drained(state: &State) -> bool {
