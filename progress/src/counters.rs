@@ -60,7 +60,7 @@ pub struct Snapshot {
     /// Completions that only the safety interval found although their queue was armed: a driver lost an event, or
     /// (SoftRoCE) raises none for an error on a queue armed for solicited completions.
     pub missed_completions: u64,
-    /// Time spent polling in vain, in nanoseconds.
+    /// Time spent polling in vain, in nanoseconds: from a wait's first empty pass until it found something or armed.
     pub spin_ns: u64,
 }
 
