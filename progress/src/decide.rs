@@ -102,7 +102,7 @@ pub struct Decider {
     last_found: Option<Instant>,
     /// When the first of the empty passes since then ended.
     empty_since: Option<Instant>,
-    /// Until when the spinning of this wait is accounted for.
+    /// Whether the time since then is still to be counted as spinning.
     spinning: bool,
     /// What the next pass is the first one after.
     woken: Option<WakeReason>,

@@ -397,6 +397,124 @@ fn many_blocked_threads_share_one_engine_and_none_is_left_asleep() {
     }
 }
 
+/// Wakes an event loop through a descriptor, as a runtime's own waker would.
+struct Doorbell(std::os::fd::OwnedFd);
+
+impl std::task::Wake for Doorbell {
+    fn wake(self: Arc<Self>) {
+        rustix::io::write(&self.0, &1_u64.to_ne_bytes()).unwrap();
+    }
+}
+
+/// Drives for those who do not: an event loop on the engine's descriptor and on the role's release.
+fn event_loop(role: &Role<Core>, stop: &AtomicBool, doorbell: &Arc<Doorbell>) {
+    let waker = std::task::Waker::from(Arc::clone(doorbell));
+    let readiness = role.try_acquire().unwrap().engine.readiness_fd().unwrap();
+    while !stop.load(Ordering::Acquire) {
+        role.register_driver(&waker);
+        let prepared = role.try_acquire().map(|mut guard| {
+            let core = &mut *guard;
+            let prepared = core.engine.prepare_sleep(&mut core.handler).unwrap();
+            guard.release_as_driver();
+            prepared
+        });
+        let mut fds = [
+            PollFd::new(&doorbell.0, PollFlags::IN),
+            PollFd::new(&readiness, PollFlags::IN),
+        ];
+        match prepared {
+            Some(Prepared::Ready) => continue,
+            // Somebody else has the role: only its release matters.
+            None => poll(&mut fds[..1], None).unwrap(),
+            Some(Prepared::Sleep { until }) => {
+                let timeout = until.saturating_duration_since(Instant::now());
+                let timeout = Timespec {
+                    tv_sec: i64::try_from(timeout.as_secs()).unwrap(),
+                    tv_nsec: timeout.subsec_nanos().into(),
+                };
+                poll(&mut fds, Some(&timeout)).unwrap()
+            }
+        };
+        let _ = rustix::io::read(&doorbell.0, &mut [0; 8]);
+        if let Some(mut guard) = role.try_acquire() {
+            guard.engine.on_ready().unwrap();
+            guard.release_as_driver();
+        }
+    }
+    role.unregister_driver();
+}
+
+#[test]
+fn an_event_loop_and_blocked_threads_share_one_engine_and_none_waits_for_the_safety_interval() {
+    const ROUNDS: usize = 500;
+    for mode in [Mode::Event, Mode::Hybrid] {
+        let (recv, recv_source) = FakeCq::new();
+        let (_send, send_source) = FakeCq::new();
+        // The first two take the role, the third leaves it to the event loop.
+        let waiters: Vec<_> = (0..3)
+            .map(|_| (Arc::new(AtomicBool::new(false)), Waiter::new()))
+            .collect();
+        let role = Role::new(Core {
+            engine: Engine::new(recv_source, send_source, mode).unwrap(),
+            handler: Router {
+                waiters: waiters.clone(),
+            },
+        });
+        let stop = AtomicBool::new(false);
+        let doorbell = Arc::new(Doorbell(
+            rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap(),
+        ));
+        thread::scope(|scope| {
+            scope.spawn(|| event_loop(&role, &stop, &doorbell));
+            let blocked: Vec<_> = waiters[..2]
+                .iter()
+                .enumerate()
+                .map(|(index, (done, waiter))| {
+                    let (role, recv) = (&role, &recv);
+                    scope.spawn(move || {
+                        for _ in 0..ROUNDS {
+                            let deadline = Some(Instant::now() + FOREVER);
+                            recv.message(index as u64);
+                            role.wait(
+                                waiter,
+                                deadline,
+                                || done.swap(false, Ordering::Acquire).then_some(()),
+                                |core| core.engine.step(&mut core.handler, deadline),
+                            )
+                            .unwrap();
+                        }
+                    })
+                })
+                .collect();
+            for _ in 0..ROUNDS {
+                recv.message(2);
+                while !waiters[2].0.swap(false, Ordering::Acquire) {
+                    thread::yield_now();
+                }
+            }
+            for thread in blocked {
+                thread.join().unwrap();
+            }
+            stop.store(true, Ordering::Release);
+            std::task::Waker::from(Arc::clone(&doorbell)).wake();
+        });
+        let core = role.try_acquire().expect("nobody waits any more");
+        let counters = core.engine.counters().snapshot();
+        assert_eq!(counters.completions, 3 * ROUNDS as u64, "{mode}: {counters:?}");
+        assert_eq!(counters.missed_completions, 0, "{mode}: {counters:?}");
+    }
+}
+
+#[test]
+fn what_threads_share_can_be_shared() {
+    fn assert_send_sync<T: Send + Sync>() {}
+    assert_send_sync::<Engine>();
+    assert_send_sync::<Role<Engine>>();
+    assert_send_sync::<Waiter>();
+    assert_send_sync::<adverb_progress::Notifier>();
+    assert_send_sync::<adverb_progress::Counters>();
+}
+
 #[test]
 fn waiting_inside_of_a_handler_is_an_error_and_not_a_deadlock() {
     let role = Role::new(());
