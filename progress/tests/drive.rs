@@ -284,6 +284,75 @@ fn a_post_wakes_a_sleeper_that_does_not_watch_its_sends_and_no_other() {
     assert!(!readable(&fd));
 }
 
+/// Work turns up after so many looks.
+struct LateWork(std::cell::Cell<u32>);
+
+impl adverb_progress::Handler for LateWork {
+    fn handle(&mut self, _: Queue, _: &[adverb_verbs::WorkCompletion]) {}
+
+    fn on_timer(&mut self, _: Instant) {}
+
+    fn outstanding_sends(&self) -> bool {
+        let looks_left = self.0.get();
+        self.0.set(looks_left.saturating_sub(1));
+        looks_left == 0
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        None
+    }
+}
+
+#[test]
+fn work_posted_after_the_last_pass_is_seen_before_sleeping() {
+    let mut bench = bench(Mode::Event);
+    let notifier = bench.engine.notifier().clone();
+    let fd = bench.engine.readiness_fd().unwrap();
+    // The passes before and after arming see none; the look after falling asleep does.
+    let mut handler = LateWork(2.into());
+    assert_eq!(bench.engine.prepare_sleep(&mut handler).unwrap(), Prepared::Ready);
+    notifier.work_posted();
+    assert!(!readable(&fd), "awake again, so nobody needs to ring");
+    assert!(matches!(
+        bench.engine.prepare_sleep(&mut handler).unwrap(),
+        Prepared::Sleep { .. }
+    ));
+    assert_eq!(bench.send.armed(), Some(false));
+}
+
+#[test]
+fn nobody_rings_for_a_sleep_that_somebody_else_has_ended() {
+    let mut bench = bench(Mode::Event);
+    let fd = bench.engine.readiness_fd().unwrap();
+    bench.prepare();
+    bench.engine.poll(&mut bench.handler).unwrap();
+    bench.engine.notifier().work_posted();
+    assert!(!readable(&fd));
+}
+
+#[test]
+fn the_callers_deadline_ends_a_sleep_before_a_later_timer_does() {
+    let mut bench = bench(Mode::Event);
+    bench.handler.timer = Some(Instant::now() + FOREVER);
+    // On a busy machine the deadline may have passed before the sleep; then try again.
+    for _ in 0..1000 {
+        let deadline = Some(Instant::now() + Duration::from_micros(500));
+        assert!(
+            !bench
+                .engine
+                .wait_until(&mut bench.handler, deadline, |_| false)
+                .unwrap()
+        );
+        if bench.engine.counters().snapshot().wakes.timer > 0 {
+            return;
+        }
+    }
+    panic!(
+        "no sleep ended by a deadline: {:?}",
+        bench.engine.counters().snapshot()
+    );
+}
+
 #[test]
 fn an_event_loop_finds_nothing_readable_left_behind_when_it_is_told_to_sleep() {
     let mut bench = bench(Mode::Event);
