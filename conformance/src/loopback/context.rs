@@ -14,9 +14,9 @@ use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
 use super::LoopbackConfig;
-use super::bell::Bell;
 use super::memory::{MAX_SGE, Memory};
 use super::qp::QpCore;
+use crate::bell::Bell;
 
 /// The largest message: 1 GiB.
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;

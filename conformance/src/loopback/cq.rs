@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 use adverb_verbs::{AsyncEvent, AsyncEventKind, EventSource, WcStatus, WorkCompletion};
 use parking_lot::Mutex;
 
-use super::bell::Bell;
 use super::context::Context;
+use crate::bell::Bell;
 
 /// A completion channel: the queues whose events wait in it.
 pub(super) type Channel = Bell<Weak<CqCore>>;
@@ -73,7 +73,8 @@ impl CqCore {
 
     /// Adds a completion and raises the event that it was armed for.
     pub(super) fn push(self: &Arc<Self>, completion: Completion) {
-        let wakes = completion.solicited || completion.wc.status != WcStatus::Success;
+        let errors_wake = self.context.fabric.config.errors_wake_solicited;
+        let wakes = completion.solicited || (errors_wake && completion.wc.status != WcStatus::Success);
         let mut ring = self.ring.lock();
         if ring.entries.len() >= self.capacity as usize {
             drop(ring);

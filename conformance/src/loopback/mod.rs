@@ -8,12 +8,12 @@
 //! - a place in a send queue is free when the completion that retires it was polled, not earlier;
 //! - a completion in error carries garbage in the fields that are not valid;
 //! - an rkey never equals an lkey; sizes come back as asked for, not rounded up;
-//! - error completions wake a queue armed solicited-only, as the specification says and rxe does not.
+//! - error completions wake a queue armed solicited-only, as the specification says, or do not, as on rxe
+//!   ([`LoopbackConfig::errors_wake_solicited`]).
 //!
 //! There is no clock: a peer that is gone is noticed at once (`RETRY_EXC_ERR`), and a message without a receive waits
 //! until there is one or [`Loopback::expire_rnr`] is called.
 
-mod bell;
 mod context;
 mod cq;
 mod handles;
@@ -44,6 +44,7 @@ pub struct LoopbackConfig {
     active_mtu: Mtu,
     srq: bool,
     rnr_expires_at_once: bool,
+    errors_wake_solicited: bool,
 }
 
 impl Default for LoopbackConfig {
@@ -59,6 +60,7 @@ impl Default for LoopbackConfig {
             active_mtu: Mtu::Mtu4096,
             srq: true,
             rnr_expires_at_once: false,
+            errors_wake_solicited: true,
         }
     }
 }
@@ -110,6 +112,12 @@ impl LoopbackConfig {
     /// for [`Loopback::expire_rnr`].
     pub fn rnr_expires_at_once(mut self, at_once: bool) -> Self {
         self.rnr_expires_at_once = at_once;
+        self
+    }
+
+    /// Whether a completion in error wakes a queue armed solicited-only, as the specification says. On rxe it does not.
+    pub fn errors_wake_solicited(mut self, wake: bool) -> Self {
+        self.errors_wake_solicited = wake;
         self
     }
 }

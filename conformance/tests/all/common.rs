@@ -11,22 +11,22 @@ use adverb_verbs::{
 
 /// One end of a connection.
 #[derive(Debug)]
-pub struct End {
-    pub device: Arc<dyn Device>,
-    pub pd: Arc<dyn Pd>,
-    pub channel: Arc<dyn CompChannel>,
-    pub send_cq: Arc<dyn Cq>,
-    pub recv_cq: Arc<dyn Cq>,
-    pub qp: Arc<dyn Qp>,
-    pub sq: SendQueue,
-    pub rq: RecvQueue,
-    pub pool: SlotPool,
+pub(crate) struct End {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) pd: Arc<dyn Pd>,
+    pub(crate) channel: Arc<dyn CompChannel>,
+    pub(crate) send_cq: Arc<dyn Cq>,
+    pub(crate) recv_cq: Arc<dyn Cq>,
+    pub(crate) qp: Arc<dyn Qp>,
+    pub(crate) sq: SendQueue,
+    pub(crate) rq: RecvQueue,
+    pub(crate) pool: SlotPool,
 }
 
-pub const SEND_COOKIE: u64 = 1;
-pub const RECV_COOKIE: u64 = 2;
+pub(crate) const SEND_COOKIE: u64 = 1;
+pub(crate) const RECV_COOKIE: u64 = 2;
 
-pub fn caps() -> QpCaps {
+pub(crate) fn caps() -> QpCaps {
     QpCaps {
         max_send_wr: 16,
         max_recv_wr: 16,
@@ -37,11 +37,11 @@ pub fn caps() -> QpCaps {
 }
 
 impl End {
-    pub fn new(provider: &dyn Provider, device: &str) -> Self {
+    pub(crate) fn new(provider: &dyn Provider, device: &str) -> Self {
         Self::with_srq(provider, device, |_| None)
     }
 
-    pub fn with_srq(
+    pub(crate) fn with_srq(
         provider: &dyn Provider,
         device: &str,
         srq: impl FnOnce(&dyn Pd) -> Option<Arc<dyn Srq>>,
@@ -81,7 +81,7 @@ impl End {
         }
     }
 
-    pub fn connect(&self, peer: &End, rnr_retry: u8) {
+    pub(crate) fn connect(&self, peer: &End, rnr_retry: u8) {
         self.qp
             .modify(&QpModify::Init(InitAttr {
                 port_num: 1,
@@ -127,12 +127,12 @@ impl End {
             .unwrap();
     }
 
-    pub fn receive(&mut self, n: usize) {
+    pub(crate) fn receive(&mut self, n: usize) {
         let mut slots = (0..n).map(|_| self.pool.take().unwrap()).collect();
         self.rq.post(&mut slots).unwrap();
     }
 
-    pub fn request(&self, op: SendOp, data: &[u8], flags: SendFlags) -> SendRequest {
+    pub(crate) fn request(&self, op: SendOp, data: &[u8], flags: SendFlags) -> SendRequest {
         let mut slot = self.pool.take().unwrap();
         slot.as_mut_slice()[..data.len()].copy_from_slice(data);
         let mut request = SendRequest::new(op).flags(flags);
@@ -140,14 +140,14 @@ impl End {
         request
     }
 
-    pub fn send(&mut self, data: &[u8], flags: SendFlags) {
+    pub(crate) fn send(&mut self, data: &[u8], flags: SendFlags) {
         let request = self.request(SendOp::Send, data, flags);
         self.sq.post(&mut vec![request]).unwrap();
     }
 }
 
 /// Two ends on two devices, connected.
-pub fn pair(provider: &dyn Provider) -> (End, End) {
+pub(crate) fn pair(provider: &dyn Provider) -> (End, End) {
     let (a, b) = (End::new(provider, "loop0"), End::new(provider, "loop1"));
     a.connect(&b, 6);
     b.connect(&a, 6);
@@ -155,7 +155,7 @@ pub fn pair(provider: &dyn Provider) -> (End, End) {
 }
 
 /// All completions there are now.
-pub fn poll(cq: &Arc<dyn Cq>) -> Vec<WorkCompletion> {
+pub(crate) fn poll(cq: &Arc<dyn Cq>) -> Vec<WorkCompletion> {
     let mut all = vec![WorkCompletion::EMPTY; 64];
     let n = cq.poll(&mut all).unwrap();
     all.truncate(n);

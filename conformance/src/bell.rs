@@ -12,28 +12,28 @@ use rustix::io::Errno;
 ///
 /// Each push rings, so that an edge-triggered poller that took only one item sees the next one too. Taking the last item
 /// makes the descriptor unreadable again; looking into an empty queue makes no system call.
-pub(super) struct Bell<T> {
+pub(crate) struct Bell<T> {
     fd: OwnedFd,
     /// A leaf in the lock order.
     items: Mutex<VecDeque<T>>,
 }
 
 impl<T> Bell<T> {
-    pub(super) fn new() -> Result<Self, Errno> {
+    pub(crate) fn new() -> Result<Self, Errno> {
         Ok(Self {
             fd: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             items: Mutex::new(VecDeque::with_capacity(16)),
         })
     }
 
-    pub(super) fn push(&self, item: T) {
+    pub(crate) fn push(&self, item: T) {
         let mut items = self.items.lock();
         items.push_back(item);
         // Fails only when the count would pass 2^64 − 2; it is readable then anyway.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
-    pub(super) fn pop(&self) -> Option<T> {
+    pub(crate) fn pop(&self) -> Option<T> {
         let mut items = self.items.lock();
         let item = items.pop_front()?;
         if items.is_empty() {
@@ -43,7 +43,7 @@ impl<T> Bell<T> {
     }
 
     /// Takes out what `keep` does not want.
-    pub(super) fn retain(&self, keep: impl FnMut(&T) -> bool) {
+    pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
         let mut items = self.items.lock();
         if items.is_empty() {
             return;
