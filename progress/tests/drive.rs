@@ -476,9 +476,13 @@ impl std::task::Wake for Doorbell {
 }
 
 /// Drives for those who do not: an event loop on the engine's descriptor and on the role's release.
-fn event_loop(role: &Role<Core>, stop: &AtomicBool, doorbell: &Arc<Doorbell>) {
+fn event_loop(
+    role: &Role<Core>,
+    readiness: &std::os::fd::OwnedFd,
+    stop: &AtomicBool,
+    doorbell: &Arc<Doorbell>,
+) {
     let waker = std::task::Waker::from(Arc::clone(doorbell));
-    let readiness = role.try_acquire().unwrap().engine.readiness_fd().unwrap();
     while !stop.load(Ordering::Acquire) {
         role.register_driver(&waker);
         let prepared = role.try_acquire().map(|mut guard| {
@@ -489,7 +493,7 @@ fn event_loop(role: &Role<Core>, stop: &AtomicBool, doorbell: &Arc<Doorbell>) {
         });
         let mut fds = [
             PollFd::new(&doorbell.0, PollFlags::IN),
-            PollFd::new(&readiness, PollFlags::IN),
+            PollFd::new(readiness, PollFlags::IN),
         ];
         match prepared {
             Some(Prepared::Ready) => continue,
@@ -523,8 +527,10 @@ fn an_event_loop_and_blocked_threads_share_one_engine_and_none_waits_for_the_saf
         let waiters: Vec<_> = (0..3)
             .map(|_| (Arc::new(AtomicBool::new(false)), Waiter::new()))
             .collect();
+        let engine = Engine::new(recv_source, send_source, mode).unwrap();
+        let readiness = engine.readiness_fd().unwrap();
         let role = Role::new(Core {
-            engine: Engine::new(recv_source, send_source, mode).unwrap(),
+            engine,
             handler: Router {
                 waiters: waiters.clone(),
             },
@@ -534,7 +540,7 @@ fn an_event_loop_and_blocked_threads_share_one_engine_and_none_waits_for_the_saf
             rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap(),
         ));
         thread::scope(|scope| {
-            scope.spawn(|| event_loop(&role, &stop, &doorbell));
+            scope.spawn(|| event_loop(&role, &readiness, &stop, &doorbell));
             let blocked: Vec<_> = waiters[..2]
                 .iter()
                 .enumerate()
@@ -555,9 +561,10 @@ fn an_event_loop_and_blocked_threads_share_one_engine_and_none_waits_for_the_saf
                     })
                 })
                 .collect();
+            let deadline = Instant::now() + FOREVER;
             for _ in 0..ROUNDS {
                 recv.message(2);
-                while !waiters[2].0.swap(false, Ordering::Acquire) {
+                while Instant::now() < deadline && !waiters[2].0.swap(false, Ordering::Acquire) {
                     thread::yield_now();
                 }
             }
