@@ -171,8 +171,7 @@ fn into_bytes_gives_the_receive_back() {
 
 #[test]
 fn receive_queues_of_their_own_do_as_well_as_a_shared_one() {
-    let config = config(Mode::Hybrid).window(4);
-    let pair = Pair::with(LoopbackConfig::default().srq(false), config.clone(), config);
+    let pair = Pair::new(config(Mode::Hybrid).window(4).use_srq(false));
     let replies = pair.replies();
     let connections: Vec<_> = (0..3).map(|_| pair.connect()).collect();
     for i in 0..300_u32 {

@@ -1,4 +1,4 @@
-//! Two workers of one process, connected over the reference device.
+//! Two workers of one process, connected over the reference device, or over the real one that `ADVERB_TEST_DEVICE` names.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 use std::sync::Arc;
@@ -18,7 +18,8 @@ pub const REPLY: u16 = 3;
 
 /// The two sides' workers. The server's is driven by a thread of its own.
 pub struct Pair {
-    pub provider: Loopback,
+    /// The reference device's controls; `None` on a real device.
+    pub loopback: Option<Loopback>,
     pub client: Worker,
     pub server: Worker,
     pub listener: Listener,
@@ -33,14 +34,15 @@ impl Pair {
     }
 
     pub fn with(loopback: LoopbackConfig, client: Config, server: Config) -> Self {
-        let provider = Loopback::new(loopback);
+        let real = std::env::var("ADVERB_TEST_DEVICE").ok();
+        let loopback = real.is_none().then(|| Loopback::new(loopback));
         let open = |name: &str, config| {
-            let context = Context::builder()
-                .provider(Arc::new(provider.clone()))
-                .device(name)
-                .open()
-                .unwrap();
-            context.worker(config).unwrap()
+            let builder = Context::builder();
+            let builder = match (&loopback, &real) {
+                (Some(loopback), _) => builder.provider(Arc::new(loopback.clone())).device(name),
+                (None, real) => builder.device(real.clone().unwrap_or_default()),
+            };
+            builder.open().unwrap().worker(config).unwrap()
         };
         let (client, server) = (open("loop0", client), open("loop1", server));
         server.on_message(ECHO, |endpoint, message| {
@@ -57,7 +59,7 @@ impl Pair {
         let listener = server.listen("127.0.0.1:0").unwrap();
         let driver = Some(server.progress_thread().unwrap());
         Self {
-            provider,
+            loopback,
             client,
             server,
             listener,
@@ -71,6 +73,14 @@ impl Pair {
         let client = self.client.connect(self.listener.local_addr()).unwrap();
         let server = self.listener.accept(LONG).unwrap();
         (client, server)
+    }
+
+    /// The reference device's controls. On a real device the test counts as skipped.
+    pub fn controls(&self) -> Option<&Loopback> {
+        if self.loopback.is_none() {
+            println!("SKIP: only the reference device can be told to do this");
+        }
+        self.loopback.as_ref()
     }
 
     /// Stops driving the server's worker.

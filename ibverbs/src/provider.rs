@@ -1,0 +1,74 @@
+//! Listing and opening devices.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use adverb_verbs::{Device, DeviceInfo, ErrorKind, Provider, VerbsError};
+
+use crate::device::IbDevice;
+use crate::sys::DeviceList;
+
+/// The provider's name.
+pub(crate) const NAME: &str = "libibverbs";
+
+/// The devices of libibverbs: NICs and SoftRoCE.
+pub fn provider() -> Arc<dyn Provider> {
+    Arc::new(LibIbverbs)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LibIbverbs;
+
+// SAFETY: the objects that it makes own what they hand to libibverbs, and let go in the order that it asks for.
+unsafe impl Provider for LibIbverbs {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError> {
+        let list = match ibverbs::devices() {
+            Ok(list) => list,
+            Err(error) if no_rdma(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(VerbsError::os("ibv_get_device_list", NAME, &error)),
+        };
+        let infos = list.iter().filter_map(|device| {
+            let name = device.name()?.to_string_lossy().into_owned();
+            // The crate keeps the GUID as the library gives it, in network byte order.
+            let guid = device.guid().map_or(0, |guid| u64::from_be(guid.into()));
+            let sysfs_path =
+                Some(Path::new("/sys/class/infiniband").join(&name)).filter(|path| path.exists());
+            Some(DeviceInfo {
+                name,
+                guid,
+                sysfs_path,
+            })
+        });
+        Ok(infos.collect())
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn Device>, VerbsError> {
+        let available = self.devices()?;
+        let opened = match DeviceList::get() {
+            Ok(list) => list.open(name),
+            Err(error) if no_rdma(&error) => None,
+            Err(error) => return Err(VerbsError::os("ibv_get_device_list", NAME, &error)),
+        };
+        let info = available.iter().find(|info| info.name == name).cloned();
+        let (Some(opened), Some(info)) = (opened, info) else {
+            let available = available.into_iter().map(|info| info.name).collect();
+            let kind = ErrorKind::NoSuchDevice {
+                name: name.into(),
+                available,
+            };
+            return Err(VerbsError::new("ibv_open_device", NAME, kind));
+        };
+        let context = opened.map_err(|error| VerbsError::os("ibv_open_device", name, &error))?;
+        Ok(Arc::new(IbDevice::new(context, info)?))
+    }
+}
+
+/// Whether the list could not be had because the kernel has no RDMA at all: there are no devices then.
+fn no_rdma(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::Unsupported)
+}
