@@ -7,3 +7,5 @@ mod common;
 mod fault;
 #[cfg(test)]
 mod loopback;
+#[cfg(test)]
+mod suite;
