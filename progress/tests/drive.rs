@@ -333,9 +333,9 @@ fn nobody_rings_for_a_sleep_that_somebody_else_has_ended() {
 #[test]
 fn the_callers_deadline_ends_a_sleep_before_a_later_timer_does() {
     let mut bench = bench(Mode::Event);
-    bench.handler.timer = Some(Instant::now() + FOREVER);
+    bench.handler.timer = Some(Instant::now() + FOREVER * 60);
     // On a busy machine the deadline may have passed before the sleep; then try again.
-    for _ in 0..1000 {
+    for _ in 0..100 {
         let deadline = Some(Instant::now() + Duration::from_micros(500));
         assert!(
             !bench
