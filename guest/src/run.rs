@@ -1,0 +1,406 @@
+//! A run: guests are booted, commands run in them, and all of it is gone afterwards.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cache::Cache;
+use crate::qemu::{Accel, Machine};
+use crate::script::{self, Layout};
+use crate::{Script, container, initramfs};
+
+/// How long the other host may go on after one failed.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// How long a kernel may take to boot with the CPU's help before that counts as not working.
+const KVM_PROBE: Duration = Duration::from_secs(15);
+
+/// How long a path of a socket may be (`unix(7)`), with room for the names in the run's folder.
+const MAX_FOLDER: usize = 90;
+
+/// Guests to be booted.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Guests {
+    workspace: PathBuf,
+    layout: Layout,
+    memory_mib: u32,
+    time_limit: Duration,
+    echo: bool,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// By host, the first one first.
+    pub hosts: Vec<HostOutcome>,
+    /// The guests' kernel logs.
+    pub dmesg: String,
+}
+
+/// What came of one host.
+#[derive(Clone, Debug, Default)]
+pub struct HostOutcome {
+    /// The command's exit status; `None` if it did not end.
+    pub status: Option<i32>,
+    /// The lines that it printed, on stdout and stderr alike.
+    pub output: Vec<String>,
+}
+
+impl Outcome {
+    /// Whether every command ended with status 0.
+    pub fn success(&self) -> bool {
+        self.hosts.iter().all(|host| host.status == Some(0))
+    }
+
+    /// The first status that is not 0; 255 for a command that did not end.
+    pub fn status(&self) -> i32 {
+        self.hosts
+            .iter()
+            .map(|host| host.status.unwrap_or(255))
+            .find(|status| *status != 0)
+            .unwrap_or(0)
+    }
+
+    /// Lines of the kernel logs that tell of a bug, or of a packet that rxe did not like.
+    pub fn complaints(&self) -> Vec<&str> {
+        const SIGNS: [&str; 6] = [
+            "Oops",
+            "BUG:",
+            "WARNING:",
+            "Call Trace",
+            "rdma_rxe: ",
+            "hung_task",
+        ];
+        // What rxe says when it is loaded.
+        let harmless = |line: &str| line.contains("rdma_rxe: loaded");
+        self.dmesg
+            .lines()
+            .filter(|line| SIGNS.iter().any(|sign| line.contains(sign)) && !harmless(line))
+            .collect()
+    }
+}
+
+impl Guests {
+    /// One guest, for the workspace at this path.
+    pub fn new(workspace: impl Into<PathBuf>) -> Self {
+        Self {
+            workspace: workspace.into(),
+            layout: Layout::One,
+            memory_mib: 2048,
+            time_limit: Duration::from_secs(600),
+            echo: true,
+        }
+    }
+
+    /// One guest or two.
+    pub fn hosts(mut self, hosts: u8) -> Self {
+        self.layout = if hosts == 2 { Layout::Two } else { Layout::One };
+        self
+    }
+
+    /// Two containers in one guest: the command runs in each.
+    pub fn containers(mut self) -> Self {
+        self.layout = Layout::Containers;
+        self
+    }
+
+    /// Memory of each guest, in MiB. Default 2048.
+    pub fn memory_mib(mut self, memory_mib: u32) -> Self {
+        self.memory_mib = memory_mib;
+        self
+    }
+
+    /// How long the run may take, booting included. Default 10 minutes.
+    pub fn time_limit(mut self, time_limit: Duration) -> Self {
+        self.time_limit = time_limit;
+        self
+    }
+
+    /// Whether lines are printed as they come, with the host's number before them if there are two. Default true.
+    pub fn echo(mut self, echo: bool) -> Self {
+        self.echo = echo;
+        self
+    }
+
+    /// Boots, runs and collects.
+    ///
+    /// # Errors
+    /// What is missing on this machine, or why a guest did not come up. A command that fails is no error: see [`Outcome::status`].
+    pub fn run(&self, command: &Script) -> Result<Outcome> {
+        let workspace = fs::canonicalize(&self.workspace).context("finding the workspace")?;
+        let cache = Cache::open(&workspace)?;
+        let image = initramfs::build(&cache)?;
+        let accel = match Accel::remembered(&cache.root) {
+            Some(accel) => accel,
+            None => self.probe_kvm(&workspace, &cache, &image)?,
+        };
+        self.run_with(&workspace, &cache, &image, accel, command)
+    }
+
+    /// Finds out whether a kernel boots with the CPU's help: `/dev/kvm` alone does not tell.
+    fn probe_kvm(&self, workspace: &Path, cache: &Cache, image: &Path) -> Result<Accel> {
+        let mut accel = Accel::Tcg;
+        if fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/kvm")
+            .is_ok()
+        {
+            let probe = Self {
+                layout: Layout::One,
+                time_limit: KVM_PROBE,
+                echo: false,
+                ..self.clone()
+            };
+            let outcome = probe.run_with(workspace, cache, image, Accel::Kvm, &Script::command(["true"]));
+            if outcome.is_ok_and(|outcome| outcome.success()) {
+                accel = Accel::Kvm;
+            }
+        }
+        accel.remember(&cache.root)?;
+        Ok(accel)
+    }
+
+    fn run_with(
+        &self,
+        workspace: &Path,
+        cache: &Cache,
+        image: &Path,
+        accel: Accel,
+        command: &Script,
+    ) -> Result<Outcome> {
+        let folder = run_folder(&cache.root)?;
+        self.write_files(folder.path(), workspace, command)?;
+        let (lines, received) = mpsc::channel();
+        let mut machines = Machines(Vec::new());
+        for guest in 1..=self.layout.guests() {
+            let hosts = if self.layout == Layout::Containers {
+                1..=2
+            } else {
+                guest..=guest
+            };
+            let ports = hosts
+                .map(|host| listen(folder.path(), host, lines.clone()))
+                .collect::<Result<_>>()?;
+            let machine = Machine {
+                kernel: &cache.kernel,
+                initramfs: image,
+                accel,
+                memory_mib: self.memory_mib,
+                guest,
+                networked: self.layout == Layout::Two,
+                folder: folder.path(),
+                ports,
+            };
+            machines.0.push(machine.start()?);
+        }
+        drop(lines);
+        self.collect(folder.path(), &mut machines, &received)
+    }
+
+    fn write_files(&self, folder: &Path, workspace: &Path, command: &Script) -> Result<()> {
+        let write = |name: &str, text: &str| {
+            fs::write(folder.join(name), text).with_context(|| format!("writing {name}"))
+        };
+        fs::create_dir(folder.join("out")).context("making the folder for results")?;
+        write("command", command.text())?;
+        // Guests start with the one of their number.
+        let starts: String = (1..=self.layout.guests())
+            .map(|guest| {
+                let text = script::start(self.layout, guest, workspace);
+                let mac = format!("52:54:00:ad:fe:{guest:02x}");
+                match self.layout {
+                    Layout::Two => format!("if grep -q {mac} /sys/class/net/eth0/address; then\n{text}fi\n"),
+                    _ => text,
+                }
+            })
+            .collect();
+        write("start", &starts)?;
+        if self.layout == Layout::Containers {
+            write(container::PREPARE, &container::prepare(workspace))?;
+            for host in 1..=2 {
+                let config = container::config(host, workspace, command.text());
+                write(&format!("config-{host}.json"), &config.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes output and statuses until all guests are gone or the time is up.
+    fn collect(
+        &self,
+        folder: &Path,
+        machines: &mut Machines,
+        received: &Receiver<(u8, String)>,
+    ) -> Result<Outcome> {
+        let started = Instant::now();
+        let mut hosts = vec![HostOutcome::default(); self.layout.hosts().into()];
+        let mut deadline = started + self.time_limit;
+        let mut failed = false;
+        let take = |hosts: &mut Vec<HostOutcome>, (host, line): (u8, String)| {
+            if self.echo && hosts.len() > 1 {
+                println!("{host}| {line}");
+            } else if self.echo {
+                println!("{line}");
+            }
+            if let Some(outcome) = hosts.get_mut(usize::from(host) - 1) {
+                outcome.output.push(line);
+            }
+        };
+        loop {
+            match received.recv_timeout(Duration::from_millis(100)) {
+                Ok(line) => take(&mut hosts, line),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+            for (i, host) in hosts.iter_mut().enumerate() {
+                host.status = host.status.or_else(|| status_of(folder, i + 1));
+            }
+            if !failed
+                && hosts
+                    .iter()
+                    .any(|host| host.status.is_some_and(|status| status != 0))
+            {
+                failed = true;
+                deadline = deadline.min(Instant::now() + GRACE);
+            }
+            if machines.all_ended()? {
+                break;
+            }
+            if Instant::now() >= deadline {
+                eprintln!(
+                    "guest: ended after {:?}{}",
+                    started.elapsed(),
+                    if failed { ", as one host failed" } else { "" }
+                );
+                machines.end();
+                break;
+            }
+        }
+        while let Ok(line) = received.recv_timeout(Duration::from_millis(100)) {
+            take(&mut hosts, line);
+        }
+        for (i, host) in hosts.iter_mut().enumerate() {
+            host.status = host.status.or_else(|| status_of(folder, i + 1));
+        }
+        let booted = (1..=self.layout.guests()).all(|guest| folder.join(format!("ready-{guest}")).exists());
+        if !booted {
+            bail!("a guest did not come up:\n{}", tails(folder));
+        }
+        keep_results(folder);
+        let dmesg = (1..=self.layout.guests())
+            .filter_map(|guest| fs::read_to_string(folder.join(format!("dmesg-{guest}"))).ok())
+            .collect();
+        Ok(Outcome { hosts, dmesg })
+    }
+}
+
+/// A folder for one run, under `target/guest/` unless that path is too long for sockets.
+fn run_folder(cache: &Path) -> Result<tempfile::TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("run-");
+    let fits = cache.as_os_str().len() + 16 <= MAX_FOLDER;
+    let folder = if fits {
+        builder.tempdir_in(cache)
+    } else {
+        builder.tempdir()
+    };
+    folder.context("making a folder for the run")
+}
+
+/// What commands left in `ADVERB_OUT` goes to `target/guest/out`, in place of what the run before left.
+fn keep_results(folder: &Path) {
+    let results = folder.join("out");
+    if fs::read_dir(&results).is_ok_and(|mut entries| entries.next().is_none()) {
+        return;
+    }
+    if let Some(cache) = folder.parent() {
+        let kept = cache.join("out");
+        let _ = fs::remove_dir_all(&kept);
+        let _ = fs::rename(&results, &kept);
+    }
+}
+
+/// The end of what QEMU and the kernels said.
+fn tails(folder: &Path) -> String {
+    let names = ["qemu-1.log", "console-1", "qemu-2.log", "console-2"];
+    let tail = |name: &str| {
+        let text = fs::read(folder.join(name)).ok()?;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let skip = text.lines().count().saturating_sub(15);
+        Some(
+            text.lines()
+                .skip(skip)
+                .map(|line| format!("{name}: {line}\n"))
+                .collect::<String>(),
+        )
+    };
+    names.into_iter().filter_map(tail).collect()
+}
+
+fn status_of(folder: &Path, host: usize) -> Option<i32> {
+    fs::read_to_string(folder.join(format!("status-{host}")))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// Listens for the port of one host, and sends its lines on.
+fn listen(folder: &Path, host: u8, lines: Sender<(u8, String)>) -> Result<PathBuf> {
+    let socket = folder.join(format!("port-{host}"));
+    let listener = UnixListener::bind(&socket).context("listening for a guest's output")?;
+    thread::spawn(move || {
+        let Ok((stream, _)) = listener.accept() else {
+            return;
+        };
+        let mut reader = BufReader::new(stream);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+            let text = String::from_utf8_lossy(&line)
+                .trim_end_matches(['\n', '\r'])
+                .to_owned();
+            if lines.send((host, text)).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+    Ok(socket)
+}
+
+/// Running guests. Dropping them ends them.
+#[derive(Debug)]
+struct Machines(Vec<Child>);
+
+impl Machines {
+    fn all_ended(&mut self) -> Result<bool> {
+        for child in &mut self.0 {
+            if child.try_wait().context("waiting for QEMU")?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn end(&mut self) {
+        for child in &mut self.0 {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
