@@ -50,7 +50,7 @@ pub(super) const CASES: &[Case] = &[
     case!(
         receive_in_err_is_flushed,
         "a receive posted in ERR is taken and completes with WR_FLUSH_ERR",
-        "IBTA volume 1, section 10.3.1; on rxe only once a send is posted"
+        "IBTA volume 1, section 10.3.1; on rxe sometimes only once a send is posted"
     ),
     case!(
         reset_completes_nothing,

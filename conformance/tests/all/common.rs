@@ -38,7 +38,7 @@ pub(crate) fn caps() -> QpCaps {
 
 impl End {
     pub(crate) fn new(provider: &dyn Provider, device: &str) -> Self {
-        Self::with_srq(provider, device, |_| None)
+        Self::build(provider, device, 64, |_| None)
     }
 
     pub(crate) fn with_srq(
@@ -46,11 +46,29 @@ impl End {
         device: &str,
         srq: impl FnOnce(&dyn Pd) -> Option<Arc<dyn Srq>>,
     ) -> Self {
+        Self::build(provider, device, 64, srq)
+    }
+
+    /// A connected pair whose completion queues hold `cqe` completions.
+    pub(crate) fn pair_with_cqe(provider: &dyn Provider, cqe: u32) -> (Self, Self) {
+        let end = |device| Self::build(provider, device, cqe, |_| None);
+        let (a, b) = (end("loop0"), end("loop1"));
+        a.connect(&b, 6);
+        b.connect(&a, 6);
+        (a, b)
+    }
+
+    fn build(
+        provider: &dyn Provider,
+        device: &str,
+        cqe: u32,
+        srq: impl FnOnce(&dyn Pd) -> Option<Arc<dyn Srq>>,
+    ) -> Self {
         let device = provider.open(device).unwrap();
         let pd = device.alloc_pd().unwrap();
         let channel = device.create_comp_channel().unwrap();
         let cq = |cookie| {
-            let init = CqInit::new(64).channel(&channel).cookie(cookie);
+            let init = CqInit::new(cqe).channel(&channel).cookie(cookie);
             device.create_cq(&init).unwrap()
         };
         let (send_cq, recv_cq) = (cq(SEND_COOKIE), cq(RECV_COOKIE));
@@ -148,10 +166,7 @@ impl End {
 
 /// Two ends on two devices, connected.
 pub(crate) fn pair(provider: &dyn Provider) -> (End, End) {
-    let (a, b) = (End::new(provider, "loop0"), End::new(provider, "loop1"));
-    a.connect(&b, 6);
-    b.connect(&a, 6);
-    (a, b)
+    End::pair_with_cqe(provider, 64)
 }
 
 /// All completions there are now.

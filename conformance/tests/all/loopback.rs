@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{End, pair, poll};
+use crate::common::{End, RECV_COOKIE, pair, poll};
 use adverb_conformance::{Loopback, LoopbackConfig};
 use adverb_verbs::{
     AsyncEvent, AsyncEventKind, EventSource, Provider, QpModify, QpState, SendFlags, SrqInit, WcStatus,
@@ -243,4 +243,42 @@ fn a_dropped_shared_queue_gives_its_slots_back() {
         1,
         "the queue pair let go of its queues"
     );
+}
+
+#[test]
+fn each_completion_that_finds_its_queue_full_raises_one_cq_err() {
+    let (mut a, mut b) = End::pair_with_cqe(&Loopback::default(), 4);
+    b.receive(7);
+    for _ in 0..7 {
+        a.send(b"x", SendFlags::SIGNALED);
+        poll(&a.send_cq)
+            .iter()
+            .for_each(|wc| drop(a.sq.complete(wc, drop)));
+    }
+    for _ in 0..3 {
+        let event = b.device.next_async_event().unwrap().unwrap();
+        assert_eq!(
+            (event.kind, event.source),
+            (AsyncEventKind::CqErr, EventSource::Cq(RECV_COOKIE))
+        );
+    }
+    assert_eq!(b.device.next_async_event(), Ok(None));
+    assert_eq!(poll(&b.recv_cq).len(), 4, "what fitted is there");
+}
+
+#[test]
+fn a_send_in_sqd_waits_until_the_queue_pair_resumes() {
+    let (mut a, mut b) = pair(&Loopback::default());
+    b.receive(1);
+    a.qp.modify(&QpModify::Sqd { notify: true }).unwrap();
+    let event = a.device.next_async_event().unwrap().unwrap();
+    assert_eq!(
+        (event.kind, event.source),
+        (AsyncEventKind::SqDrained, EventSource::Qp(a.qp.qpn()))
+    );
+    a.send(b"x", SendFlags::SIGNALED);
+    assert_eq!(poll(&a.send_cq), []);
+    a.qp.modify(&QpModify::Resume).unwrap();
+    assert_eq!(statuses(&poll(&a.send_cq)), [WcStatus::Success]);
+    assert_eq!(poll(&b.recv_cq).len(), 1);
 }
