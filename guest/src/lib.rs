@@ -18,6 +18,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod artifacts;
 mod cache;
 mod container;
 mod initramfs;
@@ -26,5 +27,6 @@ mod qemu;
 mod run;
 mod script;
 
+pub use artifacts::{am_pingpong, cargo, executables};
 pub use run::{Guests, HostOutcome, Outcome};
 pub use script::Script;

@@ -65,7 +65,7 @@ pub(crate) fn start(layout: Layout, guest: u8, workspace: &Path) -> String {
     let workspace = quote(&workspace.to_string_lossy());
     let mut text = format!(
         "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 ADVERB_OUT=/run/adverb/out\n\
-         hostname guest{guest}\nulimit -l unlimited\nulimit -n 65536\nulimit -c 0\nip link set lo up\ncd {workspace}\n"
+         hostname guest{guest}\nport() {{ echo /dev/$(ls /sys/class/virtio-ports | grep p$1'$'); }}\nulimit -l unlimited\nulimit -n 65536\nulimit -c 0\nip link set lo up\ncd {workspace}\n"
     );
     match layout {
         Layout::Two => text.push_str(&two_hosts(guest)),
@@ -107,7 +107,7 @@ pub(crate) fn start(layout: Layout, guest: u8, workspace: &Path) -> String {
 /// Runs a command with its output to port `port`, and leaves its status.
 fn run_and_report(host: u8, port: u8, command: &str) -> String {
     format!(
-        "ADVERB_HOST={host} {command} < /dev/null > /dev/vport0p{port} 2>&1\n\
+        "ADVERB_HOST={host} {command} < /dev/null > $(port {port}) 2>&1\n\
          echo $? > /run/adverb/status-{host}.new && mv /run/adverb/status-{host}.new /run/adverb/status-{host}\n"
     )
 }
