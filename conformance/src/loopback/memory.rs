@@ -99,21 +99,11 @@ impl<'a> Span<'a> {
             remote: true,
         }
     }
-
-    fn is_covered(&self, table: &Table) -> bool {
-        self.sges.iter().all(|sge| {
-            // The key of an element without bytes is not looked at (IBTA volume 1, section 9.4.3 for zero-length RDMA).
-            sge.length == 0
-                || table.find(sge.lkey.get(), self.remote).is_some_and(|mr| {
-                    let fits = (sge.addr as usize)
-                        .checked_sub(mr.start)
-                        .and_then(|offset| offset.checked_add(sge.length as usize))
-                        .is_some_and(|end| end <= mr.len);
-                    mr.pd == self.pd && mr.access.contains(self.needs) && fits
-                })
-        })
-    }
 }
+
+/// Memory that its keys cover, live for as long as the table of registrations is locked.
+#[derive(Clone, Copy)]
+struct Covered<'t>(&'t [Sge]);
 
 /// The memory of a work request, from a poster that keeps the promises which posting asks for.
 #[derive(Clone, Copy, Debug)]
@@ -123,8 +113,8 @@ pub(super) struct Posted<'a>(Data<'a>);
 enum Data<'a> {
     /// Covered by keys.
     Registered(&'a [Sge]),
-    /// Readable at these addresses while the post lasts.
-    Inline(&'a [Sge]),
+    /// Readable at its addresses while the post lasts.
+    Inline(Inline<'a>),
     /// Inline data that had to wait.
     Copied(&'a [u8]),
 }
@@ -135,7 +125,7 @@ impl<'a> Posted<'a> {
     /// [`adverb_verbs::Qp::post_recv`]. With `inline`, the value does not outlive that call.
     pub(super) unsafe fn new(sges: &'a [Sge], inline: bool) -> Self {
         Self(if inline {
-            Data::Inline(sges)
+            Data::Inline(Inline(sges))
         } else {
             Data::Registered(sges)
         })
@@ -144,7 +134,9 @@ impl<'a> Posted<'a> {
     /// Bytes in all.
     pub(super) fn len(&self) -> u64 {
         match self.0 {
-            Data::Registered(sges) | Data::Inline(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            Data::Registered(sges) | Data::Inline(Inline(sges)) => {
+                sges.iter().map(|sge| u64::from(sge.length)).sum()
+            }
             Data::Copied(bytes) => bytes.len() as u64,
         }
     }
@@ -152,7 +144,7 @@ impl<'a> Posted<'a> {
     /// Elements.
     pub(super) fn count(&self) -> usize {
         match self.0 {
-            Data::Registered(sges) | Data::Inline(sges) => sges.len(),
+            Data::Registered(sges) | Data::Inline(Inline(sges)) => sges.len(),
             Data::Copied(_) => 1,
         }
     }
@@ -166,9 +158,7 @@ impl<'a> Posted<'a> {
         };
         match self.0 {
             Data::Registered(sges) => held.sges.extend(sges.iter().copied().take(MAX_SGE)),
-            Data::Inline(sges) => {
-                held.copied = Some(sges.iter().flat_map(inline_bytes).copied().collect());
-            }
+            Data::Inline(inline) => held.copied = Some(inline.chunks().flatten().copied().collect()),
             Data::Copied(bytes) => held.copied = Some(bytes.into()),
         }
         held
@@ -246,25 +236,21 @@ impl Memory {
     /// The side that is not covered; nothing was copied then.
     pub(super) fn gather(&self, pd: u32, from: Posted<'_>, to: Span<'_>) -> Result<(), Side> {
         let table = self.table.read();
-        let from = match from.0 {
+        match from.0 {
             Data::Registered(sges) => {
-                let needs = Access::empty();
                 let from = Span {
                     pd,
                     sges,
-                    needs,
+                    needs: Access::empty(),
                     remote: false,
                 };
-                return table.copy(from, to);
+                let from = table.cover(from).ok_or(Side::From)?;
+                table.cover(to).ok_or(Side::To)?.copy_from(from);
             }
-            Data::Inline(sges) => sges,
-            Data::Copied(bytes) => {
-                return to.is_covered(&table).then(|| fill(to, [bytes])).ok_or(Side::To);
-            }
-        };
-        to.is_covered(&table)
-            .then(|| fill(to, from.iter().map(inline_bytes)))
-            .ok_or(Side::To)
+            Data::Inline(inline) => table.cover(to).ok_or(Side::To)?.fill(inline.chunks()),
+            Data::Copied(bytes) => table.cover(to).ok_or(Side::To)?.fill([bytes]),
+        }
+        Ok(())
     }
 
     /// Copies `from`, a peer's memory, to `to`, local memory of `pd`.
@@ -272,7 +258,10 @@ impl Memory {
     /// # Errors
     /// As for [`Self::gather`].
     pub(super) fn scatter(&self, from: Span<'_>, pd: u32, to: Posted<'_>) -> Result<(), Side> {
-        self.table.read().copy(from, to.as_scatter(pd)?)
+        let table = self.table.read();
+        let from = table.cover(from).ok_or(Side::From)?;
+        table.cover(to.as_scatter(pd)?).ok_or(Side::To)?.copy_from(from);
+        Ok(())
     }
 
     /// Changes the word at `at` with `change` in one atomic step and puts what was there into `to`.
@@ -287,21 +276,10 @@ impl Memory {
         to: Posted<'_>,
     ) -> Result<(), Side> {
         let table = self.table.read();
-        let to = to.as_scatter(pd)?;
-        let [sge] = at.sges else {
-            return Err(Side::From);
-        };
-        if sge.length != 8 || !sge.addr.is_multiple_of(8) || !at.is_covered(&table) {
-            return Err(Side::From);
-        }
-        if !to.is_covered(&table) {
-            return Err(Side::To);
-        }
-        let word = ptr::with_exposed_provenance_mut::<u64>(sge.addr as usize);
-        // SAFETY: aligned to 8, and covered by a registration, which is live memory while the table is locked. A peer's
-        // memory is accessed by others with atomic or volatile operations only (`Pd::reg_mr`).
-        let old = change(unsafe { AtomicU64::from_ptr(word) });
-        fill(to, [&old.to_ne_bytes()[..]]);
+        let at = table.cover(at).ok_or(Side::From)?;
+        let to = table.cover(to.as_scatter(pd)?).ok_or(Side::To)?;
+        let old = change(at.word().ok_or(Side::From)?);
+        to.fill([&old.to_ne_bytes()[..]]);
         Ok(())
     }
 }
@@ -348,56 +326,77 @@ impl Table {
             .filter(|_| u32::from(entry.generation) == key & 0xff)
     }
 
-    /// Copies until either side ends.
-    fn copy(&self, from: Span<'_>, to: Span<'_>) -> Result<(), Side> {
-        if !from.is_covered(self) {
-            return Err(Side::From);
-        }
-        if !to.is_covered(self) {
-            return Err(Side::To);
-        }
-        let mut room = Room::new(to);
-        for sge in from.sges {
+    /// `span`, if its keys cover it.
+    fn cover<'t>(&'t self, span: Span<'t>) -> Option<Covered<'t>> {
+        let covers = |sge: &Sge| {
+            // The key of an element without bytes is not looked at (IBTA volume 1, section 9.4.3 for zero-length RDMA).
+            sge.length == 0
+                || self.find(sge.lkey.get(), span.remote).is_some_and(|mr| {
+                    let fits = (sge.addr as usize)
+                        .checked_sub(mr.start)
+                        .and_then(|offset| offset.checked_add(sge.length as usize))
+                        .is_some_and(|end| end <= mr.len);
+                    mr.pd == span.pd && mr.access.contains(span.needs) && fits
+                })
+        };
+        span.sges.iter().all(covers).then_some(Covered(span.sges))
+    }
+}
+
+impl Covered<'_> {
+    /// Copies `from` to the front, until either ends.
+    fn copy_from(self, from: Covered<'_>) {
+        let mut room = Room::new(self);
+        for sge in from.0 {
             let mut addr = sge.addr as usize;
             let mut left = sge.length as usize;
             while left > 0 {
                 let Some((to, n)) = room.take(left) else {
-                    return Ok(());
+                    return;
                 };
                 let from = ptr::with_exposed_provenance_mut::<u8>(addr);
-                // SAFETY: both sides are covered by registrations, as checked above while the table is locked, so that
-                // they are live memory; posted memory is left alone by its poster, and a peer's memory is accessed by
-                // others with atomic or volatile operations only (`Pd::reg_mr`, `Qp::post_send`).
+                // SAFETY: both lie within what `Table::cover` found registered, which is live memory while the table is
+                // locked; posted memory is left alone by its poster, and a peer's memory is accessed by others with
+                // atomic or volatile operations only (`Pd::reg_mr`, `Qp::post_send`).
                 unsafe { copy_registered(from, to, n) };
                 addr += n;
                 left -= n;
             }
         }
-        Ok(())
     }
-}
 
-/// Copies `chunks` into `to`, which is covered, until either ends. For bytes that no device writes: inline data, or our own.
-fn fill<'a>(to: Span<'_>, chunks: impl IntoIterator<Item = &'a [u8]>) {
-    let mut room = Room::new(to);
-    for mut chunk in chunks {
-        while !chunk.is_empty() {
-            let Some((to, n)) = room.take(chunk.len()) else {
-                return;
-            };
-            let (now, later) = chunk.split_at(n);
-            for (i, byte) in now.iter().enumerate() {
-                let to = to.wrapping_add(i);
-                // SAFETY: the caller checked under the table's lock that `to` is covered, and `Room` stays within it; the
-                // memory is left alone by its poster or accessed with atomic or volatile operations only.
-                unsafe { AtomicU8::from_ptr(to) }.store(*byte, Ordering::Relaxed);
+    /// Copies `chunks` to the front, until either ends. They are bytes that no device writes: inline data, or our own.
+    fn fill<'a>(self, chunks: impl IntoIterator<Item = &'a [u8]>) {
+        let mut room = Room::new(self);
+        for mut chunk in chunks {
+            while let Some((to, n)) = room.take(chunk.len()) {
+                let (now, later) = chunk.split_at(n);
+                for (i, byte) in now.iter().enumerate() {
+                    let to = to.wrapping_add(i);
+                    // SAFETY: within what `Table::cover` found registered, as in `copy_from`; bytes are always aligned.
+                    unsafe { AtomicU8::from_ptr(to) }.store(*byte, Ordering::Relaxed);
+                }
+                chunk = later;
             }
-            chunk = later;
         }
     }
+
+    /// The one aligned 8-byte word that this is.
+    fn word(&self) -> Option<&AtomicU64> {
+        let [sge] = self.0 else {
+            return None;
+        };
+        if sge.length != 8 || !sge.addr.is_multiple_of(8) {
+            return None;
+        }
+        let word = ptr::with_exposed_provenance_mut::<u64>(sge.addr as usize);
+        // SAFETY: aligned, and within what `Table::cover` found registered, which is live memory while the table is locked. A
+        // peer's memory is accessed by others with atomic or volatile operations only (`Pd::reg_mr`).
+        Some(unsafe { AtomicU64::from_ptr(word) })
+    }
 }
 
-/// Where the next bytes of a span go.
+/// Where the next bytes go.
 struct Room<'a> {
     rest: std::slice::Iter<'a, Sge>,
     addr: usize,
@@ -405,16 +404,19 @@ struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    fn new(span: Span<'a>) -> Self {
+    fn new(covered: Covered<'a>) -> Self {
         Self {
-            rest: span.sges.iter(),
+            rest: covered.0.iter(),
             addr: 0,
             left: 0,
         }
     }
 
-    /// At most `want` bytes in one piece, if there is room.
+    /// At most `want` bytes in one piece, at least one; `None` if none are wanted or there is no room.
     fn take(&mut self, want: usize) -> Option<(*mut u8, usize)> {
+        if want == 0 {
+            return None;
+        }
         while self.left == 0 {
             let sge = self.rest.next()?;
             self.addr = sge.addr as usize;
@@ -428,15 +430,21 @@ impl<'a> Room<'a> {
     }
 }
 
-/// The bytes of an element posted inline.
-fn inline_bytes(sge: &Sge) -> &[u8] {
-    if sge.length == 0 {
-        return &[];
+/// Elements of a request posted inline, made by [`Posted::new`] only.
+#[derive(Clone, Copy, Debug)]
+struct Inline<'a>(&'a [Sge]);
+
+impl<'a> Inline<'a> {
+    /// The bytes of each element.
+    fn chunks(self) -> impl Iterator<Item = &'a [u8]> {
+        let with_bytes = self.0.iter().filter(|sge| sge.length > 0);
+        with_bytes.map(|sge| {
+            let at = ptr::with_exposed_provenance(sge.addr as usize);
+            // SAFETY: the poster promised `Posted::new` that they can be read, and that nobody writes them, while the post
+            // lasts, which this does not outlive.
+            unsafe { std::slice::from_raw_parts(at, sge.length as usize) }
+        })
     }
-    let at = ptr::with_exposed_provenance(sge.addr as usize);
-    // SAFETY: only elements of `Data::Inline` come here, which `Posted::new` vouched for: readable, and not written while
-    // the post lasts, within which the result is used.
-    unsafe { std::slice::from_raw_parts(at, sge.length as usize) }
 }
 
 /// Copies from low to high addresses. Aligned 8-byte words arrive whole where both sides are aligned alike, as
@@ -555,7 +563,12 @@ mod tests {
             rkey: keys.rkey(),
         };
         let covered = |at: RemoteAddr, len, pd, needs| {
-            Span::remote(pd, &remote_sge(at, len), needs).is_covered(&memory.table.read())
+            let sges = remote_sge(at, len);
+            memory
+                .table
+                .read()
+                .cover(Span::remote(pd, &sges, needs))
+                .is_some()
         };
         assert!(covered(at, 64, 1, Access::REMOTE_READ));
         assert!(!covered(at, 65, 1, Access::REMOTE_READ));
