@@ -1,0 +1,93 @@
+//! The main job: `am_pingpong` between two hosts, and between two containers.
+
+use serde_json::Value;
+
+use crate::support::{guests, rows, run};
+
+const ITERS: u64 = 2000;
+
+/// Every mode and test of `am_pingpong`: host 1 serves, host 2 is the client and prints JSON.
+const BOTH_SIDES: &str = r#"
+if [ $ADVERB_HOST = 1 ]; then
+  for mode in poll event hybrid; do $PINGPONG --listen $ADVERB_ADDR --device rxe0 --mode $mode --once & done_with=$!; wait $done_with || exit 1; done
+  for test in rate bw; do $PINGPONG --listen $ADVERB_ADDR --device rxe0 --once || exit 1; done
+else
+  for mode in poll event hybrid; do
+    await_listening && $PINGPONG --device rxe0 --mode $mode --size 8 --iters 2000 --warmup 100 --json $ADVERB_PEER || exit 1
+  done
+  for test in rate bw; do await_listening && $PINGPONG --device rxe0 --test $test --iters 2000 --json $ADVERB_PEER || exit 1; done
+fi
+"#;
+
+/// A port that is open is a server that waits; `--once` counts connections of adverb only, so looking does no harm.
+const AWAIT: &str = "await_listening() { sleep 0.5; await_server $ADVERB_PEER; }\n";
+
+fn assert_complete(rows: &[Value]) {
+    let field = |row: &Value, name: &str| row[name].clone();
+    let kinds: Vec<_> = rows
+        .iter()
+        .map(|row| (field(row, "test"), field(row, "mode")))
+        .collect();
+    let expected = [
+        ("lat", "poll"),
+        ("lat", "event"),
+        ("lat", "hybrid"),
+        ("rate", "hybrid"),
+        ("bw", "hybrid"),
+    ];
+    assert!(
+        kinds
+            .iter()
+            .map(|(test, mode)| (test.as_str().unwrap(), mode.as_str().unwrap()))
+            .eq(expected),
+        "{kinds:?}"
+    );
+    for row in rows {
+        assert_eq!(
+            (&row["device"], &row["provider"]),
+            (&"rxe0".into(), &"libibverbs".into()),
+            "{row}"
+        );
+        assert_eq!(row["iters"], ITERS, "{row}");
+        assert_eq!(row["missed_completions"], 0, "{row}");
+        let measured = if row["test"] == "lat" {
+            "p50_us"
+        } else {
+            "msgs_per_s"
+        };
+        assert!(row[measured].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let wakes = |row: &Value, reason: &str| row["wakes"][reason].as_u64().unwrap();
+    assert_eq!(
+        wakes(&rows[0], "event"),
+        0,
+        "poll mode does not sleep: {}",
+        rows[0]
+    );
+    assert!(wakes(&rows[1], "event") > 0, "event mode sleeps: {}", rows[1]);
+}
+
+#[test]
+fn two_hosts_play_in_every_mode() {
+    let outcome = run(&guests().hosts(2), &format!("{AWAIT}{BOTH_SIDES}"));
+    assert_complete(&rows(&outcome.hosts[1]));
+}
+
+#[test]
+fn two_containers_play_in_every_mode() {
+    let outcome = run(&guests().containers(), &format!("{AWAIT}{BOTH_SIDES}"));
+    assert_complete(&rows(&outcome.hosts[1]));
+}
+
+#[test]
+fn a_hundred_idle_endpoints_cost_next_to_nothing() {
+    let script = "
+        $PINGPONG --listen 127.0.0.1 --device rxe0 --mode hybrid & server=$!
+        await_server 127.0.0.1
+        $PINGPONG --device rxe0 --mode hybrid --test idle --endpoints 100 --secs 20 --json 127.0.0.1 || exit 1
+        kill $server; wait $server";
+    let outcome = run(&guests(), script);
+    let row = &rows(&outcome.hosts[0])[0];
+    assert_eq!(row["endpoints"], 100, "{row}");
+    assert!(row["wakeups_per_s"].as_f64().unwrap() < 20.0, "{row}");
+}
