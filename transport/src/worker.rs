@@ -234,7 +234,7 @@ impl Worker {
     /// [`WaitError`]: it took longer, or this is a handler's thread, or the worker's queues failed.
     pub fn wait_until(&self, timeout: Duration, done: impl FnMut() -> bool) -> Result<(), WaitError> {
         self.owner
-            .wait_until(Instant::now() + timeout, done)
+            .wait_until(deadline_after(timeout), done)
             .map_err(|error| match error {
                 WaitError::Timeout(_) => WaitError::Timeout(timeout),
                 error => error,
@@ -344,6 +344,13 @@ fn fitting_endpoints(context: &Context, config: &Config) -> Result<u32, WorkerEr
         fitting = fitting.min(attr.max_srq_wr / share);
     }
     Ok(fitting)
+}
+
+/// The moment when a wait of `timeout` ends. What is longer than clocks can tell ends in a hundred years.
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    let now = Instant::now();
+    now.checked_add(timeout.min(CENTURY)).unwrap_or(now)
 }
 
 impl Owner {
