@@ -37,16 +37,13 @@ impl Server {
         if let Some(device) = &options.device {
             command.args(["--device", device]);
         }
-        let mut process = command
+        let process = command
             .stdout(Stdio::piped())
             .spawn()
             .context("starting the server")?;
         let mut server = Self {
+            process,
             address: String::new(),
-            process: {
-                process.stdin = None;
-                process
-            },
         };
         let output = server
             .process

@@ -1,4 +1,5 @@
 //! The ways to drive a worker: callers, threads, tokio, and all of them together.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
 

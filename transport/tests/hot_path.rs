@@ -1,4 +1,5 @@
 //! What a message costs above the provider: no allocation, and no system call.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(unsafe_code, reason = "a global allocator that counts cannot be made without")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

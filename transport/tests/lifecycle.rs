@@ -1,4 +1,5 @@
 //! Connections: how they open, how they end, and who hears of it.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
 
