@@ -4,20 +4,20 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use adverb::Mode;
-use anyhow::Context as _;
+use anyhow::anyhow;
 
 use crate::options::Options;
-use crate::{client, worker};
 
 /// Plays against a server of the same mode, for each mode.
 pub(crate) fn play_in_all_modes(options: &Options) -> anyhow::Result<()> {
+    let context = crate::open(options)?;
     for mode in [Mode::Poll, Mode::Event, Mode::Hybrid] {
         let options = Options {
             mode,
             ..options.clone()
         };
         let server = Server::start(&options)?;
-        client::play(&worker(&options)?, &server.address, &options)?;
+        crate::play(&context, &server.address, &options)?;
     }
     Ok(())
 }
@@ -30,36 +30,31 @@ struct Server {
 
 impl Server {
     fn start(options: &Options) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("finding this program")?;
-        let mut command = Command::new(program);
-        command.args(["--listen", "127.0.0.1:0", "--mode", &options.mode.to_string()]);
-        command.args(["--endpoints", &options.endpoints.to_string()]);
-        if let Some(device) = &options.device {
-            command.args(["--device", device]);
-        }
+        let failed = |error| anyhow!("starting the server: {error}");
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        // With --once it ends by itself, should this process be killed.
+        command.args(["--listen", "127.0.0.1:0", "--once"]);
+        command.args(options.to_arguments());
         let process = command
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .context("starting the server")?;
+            .map_err(failed)?;
+        // From here on it is killed however this ends.
         let mut server = Self {
             process,
             address: String::new(),
         };
-        let output = server
-            .process
-            .stdout
-            .take()
-            .context("reading the server's address")?;
         let mut line = String::new();
-        BufReader::new(output)
-            .read_line(&mut line)
-            .context("reading the server's address")?;
-        // If it could not start it has said why.
-        let address = line
+        if let Some(output) = server.process.stdout.take() {
+            BufReader::new(output).read_line(&mut line).map_err(failed)?;
+        }
+        server.address = line
             .trim()
             .strip_prefix("listening on ")
-            .context("the server did not start")?;
-        server.address = address.to_owned();
+            // It has said why itself.
+            .ok_or_else(|| anyhow!("the server did not start"))?
+            .to_owned();
         Ok(server)
     }
 }

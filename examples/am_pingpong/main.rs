@@ -6,19 +6,25 @@
 //! ```
 //!
 //! Without arguments it starts a server in a second process and plays with it in all three modes.
+//!
+//! To learn how adverb is used, read `server.rs` first, then `client.rs`.
 #![forbid(unsafe_code)]
 
 mod both;
 mod client;
+mod idle;
 mod options;
+mod report;
 mod server;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::process::ExitCode;
 
-use adverb::{Config, Context, Worker};
+use adverb::Context;
 use clap::Parser;
-use options::Options;
+use options::{Options, Test};
 
 fn main() -> ExitCode {
     // `RUST_LOG=debug` shows what the transport has to say.
@@ -29,8 +35,9 @@ fn main() -> ExitCode {
         .init();
     match run(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
+        // An error of adverb says in one line what failed, with whom, why, and what to do.
         Err(error) => {
-            eprintln!("am_pingpong: {error:#}");
+            eprintln!("am_pingpong: {error}");
             ExitCode::FAILURE
         }
     }
@@ -38,22 +45,27 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> anyhow::Result<()> {
     match (&options.listen, &options.server) {
-        (Some(address), _) => server::serve(&worker(options)?, address, options),
-        (None, Some(server)) => client::play(&worker(options)?, server, options),
+        (Some(address), _) => server::run(&open(options)?, address, options),
+        (None, Some(server)) => play(&open(options)?, server, options),
         (None, None) => both::play_in_all_modes(options),
     }
 }
 
-/// Opens the device and makes the worker that both sides need.
-fn worker(options: &Options) -> anyhow::Result<Worker> {
-    let context = match &options.device {
+/// Opens the RDMA device.
+fn open(options: &Options) -> anyhow::Result<Context> {
+    Ok(match &options.device {
         Some(name) => Context::builder().device(name).open()?,
         // The one that ADVERB_DEVICE names, or the first with an active port.
         None => Context::open()?,
-    };
-    Ok(context.worker(
-        Config::new()
-            .mode(options.mode)
-            .max_endpoints(options.endpoints.max(128)),
-    )?)
+    })
+}
+
+/// Measures against the server at this address, and prints the result.
+fn play(context: &Context, server: &str, options: &Options) -> anyhow::Result<()> {
+    if options.test == Test::Idle {
+        report::print_idle(&idle::measure(context, server, options)?, options)
+    } else {
+        let (row, latencies) = client::measure(context, server, options)?;
+        report::print(&row, &latencies, options)
+    }
 }

@@ -1,6 +1,6 @@
 //! The command line.
 
-use adverb::Mode;
+use adverb::{Config, Mode};
 use clap::{Parser, ValueEnum};
 
 /// The TCP port of the handshake, if none is given: perftest's.
@@ -22,20 +22,20 @@ pub(crate) struct Options {
     /// What to measure.
     #[arg(long, value_enum, default_value_t = Test::Lat)]
     pub(crate) test: Test,
-    /// Bytes of a message. Default: 8, for bw 65536.
-    #[arg(long, value_name = "BYTES")]
-    pub(crate) size: Option<usize>,
+    /// Bytes of a message, 16 MiB less 8 at most. Default: 8, for bw 65536.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(..1 << 24))]
+    pub(crate) size: Option<u32>,
     /// Messages to measure.
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = counts(1))]
     pub(crate) iters: u64,
     /// Messages before that, not measured.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = counts(0))]
     pub(crate) warmup: u64,
     /// Messages without an answer at most, for rate and bw.
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = counts(1))]
     pub(crate) window: u64,
     /// Pause before each ping, in µs. Not part of the latency.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = counts(0))]
     pub(crate) gap_us: u64,
     /// End after one client.
     #[arg(long)]
@@ -44,10 +44,10 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) json: bool,
     /// Connections to hold open, for idle.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) endpoints: u32,
     /// Seconds to hold them, for idle.
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = counts(1))]
     pub(crate) secs: u64,
     /// The server to play with. Without it and without --listen, one is started here and all modes are played.
     pub(crate) server: Option<String>,
@@ -80,8 +80,32 @@ impl Test {
 impl Options {
     /// Bytes of a message.
     pub(crate) fn size(&self) -> usize {
-        self.size.unwrap_or(if self.test == Test::Bw { 65536 } else { 8 })
+        let default = if self.test == Test::Bw { 65536 } else { 8 };
+        self.size.unwrap_or(default) as usize
     }
+
+    /// The worker that both sides need.
+    pub(crate) fn config(&self) -> Config {
+        // Room for 100 idle endpoints, whatever the other side tests.
+        Config::new()
+            .mode(self.mode)
+            .max_endpoints(self.endpoints.max(128))
+    }
+
+    /// What a server needs to know of it.
+    pub(crate) fn to_arguments(&self) -> Vec<String> {
+        let mut arguments = vec![
+            format!("--mode={}", self.mode),
+            format!("--endpoints={}", self.endpoints),
+        ];
+        arguments.extend(self.device.iter().map(|name| format!("--device={name}")));
+        arguments
+    }
+}
+
+/// Numbers from `least` that can be added without thinking.
+fn counts(least: u64) -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(least..=1 << 40)
 }
 
 /// An address with a port: the default one if `address` has none.

@@ -1,12 +1,14 @@
 //! The serving side: answers, until it is stopped.
 
+use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use adverb::{Endpoint, EndpointErrorKind, Listener, WaitError, Worker};
+use adverb::{Context, Endpoint, EndpointErrorKind, Listener, WaitError, Worker};
 use adverb_measure::process_cpu_time;
-use anyhow::{Context as _, bail};
+use anyhow::anyhow;
 
 use crate::options::{Options, with_port};
 use crate::wire::{COST, COST_IS, Cost, PING, PONG, STREAM, STREAMED};
@@ -15,25 +17,94 @@ use crate::wire::{COST, COST_IS, Cost, PING, PONG, STREAM, STREAMED};
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Serves clients at `address`: one with `--once`, else all until SIGINT or SIGTERM.
-pub(crate) fn serve(worker: &Worker, address: &str, options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(context: &Context, address: &str, options: &Options) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("watching for signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|error| anyhow!("watching for signals: {error}"))?;
     }
-    answer(worker);
-    let listener = worker.listen(with_port(address))?;
-    println!("listening on {}", listener.local_addr());
-    if options.once {
-        serve_one(&listener, &stop)
+    let server = Server::listen(context, address, options)?;
+    let line = format!("listening on {}", server.address());
+    if options.json {
+        eprintln!("{line}");
     } else {
-        serve_all(&listener, &stop)
+        writeln!(std::io::stdout(), "{line}")?;
+    }
+    server.serve(options.once, &stop)
+}
+
+pub(crate) struct Server {
+    worker: Arc<Worker>,
+    listener: Listener,
+}
+
+impl Server {
+    pub(crate) fn listen(context: &Context, address: &str, options: &Options) -> anyhow::Result<Self> {
+        // One worker serves all clients.
+        let worker = Arc::new(context.worker(options.config())?);
+        // Before it listens, so that the first message finds its handler.
+        answer(&worker);
+        let listener = worker.listen(with_port(address))?;
+        Ok(Self { worker, listener })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.listener.local_addr()
+    }
+
+    /// Serves one client, or all until `stop`.
+    pub(crate) fn serve(&self, once: bool, stop: &AtomicBool) -> anyhow::Result<()> {
+        if once {
+            self.serve_one(stop)
+        } else {
+            self.serve_all(stop)
+        }
+    }
+
+    fn serve_one(&self, stop: &AtomicBool) -> anyhow::Result<()> {
+        let mut client = None;
+        while client.is_none() && !stop.load(Ordering::Relaxed) {
+            client = self.accept()?;
+        }
+        let Some(client) = client else { return Ok(()) };
+        // `is_open` costs less than `error`, and this is asked for every message.
+        let over = || (!client.is_open() && client.error().is_some()) || stop.load(Ordering::Relaxed);
+        while !over() {
+            in_time(self.worker.wait_until(LOOK, over))?;
+        }
+        let failure = failure(&client);
+        say_goodbye(&[client]);
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn serve_all(&self, stop: &AtomicBool) -> anyhow::Result<()> {
+        let mut clients: Vec<Endpoint> = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            // This drives the worker, and so runs the handlers for the clients that are there already.
+            clients.extend(self.accept()?);
+            clients.retain(|client| {
+                // One that fails does not disturb the others.
+                if let Some(failure) = failure(client) {
+                    eprintln!("am_pingpong: {failure}");
+                }
+                client.error().is_none()
+            });
+        }
+        // Those that came last have not been accepted yet.
+        clients.extend(std::iter::from_fn(|| self.listener.try_accept()));
+        say_goodbye(&clients);
+        Ok(())
+    }
+
+    fn accept(&self) -> Result<Option<Endpoint>, WaitError> {
+        in_time(self.listener.accept(LOOK))
     }
 }
 
-/// Sets what is done with each message. The handlers run on the thread that drives the worker, below.
-fn answer(worker: &Worker) {
+/// Sets what is done with each message. The handlers run on the thread that drives the worker.
+fn answer(worker: &Arc<Worker>) {
     worker.on_message(PING, |endpoint, message| {
-        reply(endpoint, PONG, message.header(), message.payload())
+        reply(endpoint, PONG, message.header(), message.payload());
     });
     worker.on_message(STREAM, |endpoint, message| {
         // Only the messages that ask for it are answered.
@@ -41,65 +112,46 @@ fn answer(worker: &Worker) {
             reply(endpoint, STREAMED, message.header(), &[]);
         }
     });
-    let measured = worker.clone();
+    // The worker holds its handlers: one that held the worker would keep it for ever.
+    let measured = Arc::downgrade(worker);
     worker.on_message(COST, move |endpoint, _| {
-        let wakeups = measured.stats().progress.wakes.from_sleep();
-        let cpu_us = process_cpu_time().as_micros() as u64;
-        reply(endpoint, COST_IS, &[], &Cost { wakeups, cpu_us }.to_bytes());
+        let Some(worker) = measured.upgrade() else { return };
+        let cost = Cost {
+            wakeups: worker.stats().progress.wakes.from_sleep(),
+            cpu_us: process_cpu_time().as_micros() as u64,
+        };
+        reply(endpoint, COST_IS, &[], &cost.to_bytes());
     });
 }
 
-/// Sends an answer. If that fails the endpoint has ended, which whoever watches it reports.
+/// Sends an answer. If that fails the endpoint has ended, and whoever holds it is told why.
 fn reply(endpoint: &Endpoint, id: u16, header: &[u8], payload: &[u8]) {
     drop(endpoint.send(id, header, payload));
 }
 
-fn serve_one(listener: &Listener, stop: &AtomicBool) -> anyhow::Result<()> {
-    let Some(client) = next_client(listener, stop)? else {
-        return Ok(());
-    };
-    listener.worker().wait_until(Duration::MAX, || {
-        !client.is_open() && client.error().is_some() || stop.load(Ordering::Relaxed)
-    })?;
-    match client.error() {
-        Some(error) if !is_orderly(&error.kind) => bail!("a client failed: {error}"),
-        // Lets the goodbye out before the worker goes.
-        _ => drop(client.close().wait(LOOK)),
+/// Why this client ended, unless it is there or closed in order.
+fn failure(client: &Endpoint) -> Option<anyhow::Error> {
+    let error = client.error()?;
+    match error.kind {
+        EndpointErrorKind::Closed | EndpointErrorKind::PeerClosed(_) => None,
+        _ => Some(anyhow!("a client failed: {error}")),
     }
-    Ok(())
 }
 
-fn serve_all(listener: &Listener, stop: &AtomicBool) -> anyhow::Result<()> {
-    let mut clients: Vec<Endpoint> = Vec::new();
-    while !stop.load(Ordering::Relaxed) {
-        match listener.accept(LOOK) {
-            Ok(client) => clients.push(client),
-            Err(WaitError::Timeout(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
-        clients.retain(|client| {
-            let error = client.error();
-            if let Some(error) = error.as_ref().filter(|error| !is_orderly(&error.kind)) {
-                eprintln!("am_pingpong: a client failed: {error}");
-            }
-            error.is_none()
-        });
+/// Closes all, so that the clients learn that it was meant.
+fn say_goodbye(clients: &[Endpoint]) {
+    let closing: Vec<_> = clients.iter().map(Endpoint::close).collect();
+    for closed in closing {
+        // One that does not answer is aborted when the worker goes.
+        drop(closed.wait(LOOK));
     }
-    Ok(())
 }
 
-fn next_client(listener: &Listener, stop: &AtomicBool) -> anyhow::Result<Option<Endpoint>> {
-    while !stop.load(Ordering::Relaxed) {
-        match listener.accept(LOOK) {
-            Ok(client) => return Ok(Some(client)),
-            Err(WaitError::Timeout(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
+/// That nothing came in time is no error here.
+fn in_time<T>(waited: Result<T, WaitError>) -> Result<Option<T>, WaitError> {
+    match waited {
+        Ok(came) => Ok(Some(came)),
+        Err(WaitError::Timeout(_)) => Ok(None),
+        Err(error) => Err(error),
     }
-    Ok(None)
-}
-
-/// Whether an endpoint ended as it should.
-fn is_orderly(kind: &EndpointErrorKind) -> bool {
-    matches!(kind, EndpointErrorKind::Closed | EndpointErrorKind::PeerClosed(_))
 }

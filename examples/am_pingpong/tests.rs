@@ -1,0 +1,179 @@
+//! Client and server in one process, on the reference device.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use adverb::Context;
+use adverb_conformance::{Loopback, LoopbackConfig};
+use clap::Parser;
+
+use crate::client::{self, Client};
+use crate::idle;
+use crate::options::Options;
+use crate::server::Server;
+
+/// The contexts of a client and of a server, connected.
+fn contexts() -> (Context, Context) {
+    let loopback = Loopback::new(LoopbackConfig::default());
+    let open = |device: &str| {
+        let builder = Context::builder().provider(Arc::new(loopback.clone()));
+        builder.device(device).open().unwrap()
+    };
+    (open("loop0"), open("loop1"))
+}
+
+fn options(line: &str) -> Options {
+    Options::try_parse_from(std::iter::once("am_pingpong").chain(line.split_whitespace())).unwrap()
+}
+
+/// Runs `client` against a server of the same options, and tells how the server ended.
+fn beside_server<R>(
+    line: &str,
+    client: impl FnOnce(&Context, &str, &Options) -> R,
+) -> (R, anyhow::Result<()>) {
+    let options = options(line);
+    let (near, far) = contexts();
+    let server = Server::listen(&far, "127.0.0.1:0", &options).unwrap();
+    let address = server.address().to_string();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| server.serve(options.once, &stop));
+        let result = client(&near, &address, &options);
+        if !options.once {
+            stop.store(true, Ordering::Relaxed);
+        }
+        (result, serving.join().unwrap())
+    })
+}
+
+fn measures_all(line: &str) {
+    let (measured, served) = beside_server(line, client::measure);
+    served.unwrap();
+    let (row, latencies) = measured.unwrap();
+    let options = options(line);
+    assert_eq!(row.test, options.test.name());
+    assert_eq!(row.mode, options.mode.to_string());
+    assert_eq!(
+        (row.provider.as_str(), row.device.as_str()),
+        ("loopback", "loop0")
+    );
+    assert_eq!((row.iters, row.size), (options.iters, options.size()));
+    assert!(row.msgs_per_s > 0.0);
+    assert_eq!(row.missed_completions, 0, "{row}");
+    let (measured_latencies, has_latency) = match row.test.as_str() {
+        "lat" => (options.iters, true),
+        _ => (0, false),
+    };
+    assert_eq!(latencies.count(), measured_latencies);
+    assert_eq!(row.p50_us > 0.0, has_latency, "{row}");
+    if row.mode == "poll" {
+        assert_eq!(
+            row.wakes.event + row.wakes.safety,
+            0,
+            "poll mode does not sleep: {row}"
+        );
+    }
+}
+
+#[test]
+fn latency_is_measured_in_every_mode() {
+    for mode in ["poll", "event", "hybrid"] {
+        for size in [0, 8, 100_000] {
+            measures_all(&format!(
+                "--once --mode {mode} --iters 200 --warmup 10 --size {size}"
+            ));
+        }
+    }
+}
+
+#[test]
+fn rate_is_measured_in_every_mode() {
+    for mode in ["poll", "event", "hybrid"] {
+        measures_all(&format!("--once --test rate --mode {mode} --iters 5000"));
+    }
+}
+
+#[test]
+fn bandwidth_is_measured_in_every_mode() {
+    for mode in ["poll", "event", "hybrid"] {
+        measures_all(&format!("--once --test bw --mode {mode} --iters 500"));
+    }
+}
+
+#[test]
+fn any_window_ends() {
+    // One at a time, an odd one, one that is never filled, and one that is more than an endpoint queues.
+    for (window, size) in [(1, 8), (3, 8), (100_000, 8), (64, 200_000)] {
+        measures_all(&format!(
+            "--once --test rate --window {window} --size {size} --iters 200 --warmup 0"
+        ));
+    }
+}
+
+#[test]
+fn several_clients_play_at_once() {
+    let (rows, served) = beside_server("--iters 300", |context, address, options| {
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| client::measure(context, address, options)))
+                .collect();
+            clients
+                .into_iter()
+                .map(|client| client.join().unwrap().unwrap().0.iters)
+                .collect::<Vec<_>>()
+        })
+    });
+    served.unwrap();
+    assert_eq!(rows, [300; 4]);
+}
+
+#[test]
+fn an_idle_server_tells_what_it_used() {
+    let (row, served) = beside_server("--test idle --endpoints 8 --secs 1", idle::measure);
+    served.unwrap();
+    let row = row.unwrap();
+    assert_eq!((row.endpoints, row.secs), (8, 1));
+    assert!(row.wakeups_per_s >= 0.0 && row.cpu_percent >= 0.0, "{row}");
+}
+
+#[test]
+fn a_client_that_vanishes_is_reported() {
+    let ((), served) = beside_server("--once", |context, address, options| {
+        let worker = context.worker(options.config()).unwrap();
+        // Without a goodbye.
+        worker.connect(address).unwrap().abort();
+    });
+    let error = served.unwrap_err().to_string();
+    assert!(error.starts_with("a client failed: "), "{error}");
+}
+
+#[test]
+fn a_server_that_stops_says_goodbye() {
+    let options = options("");
+    let (near, far) = contexts();
+    let server = Server::listen(&far, "127.0.0.1:0", &options).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| server.serve(false, &stop));
+        let worker = near.worker(options.config()).unwrap();
+        let client = Client::connect(&worker, &server.address().to_string()).unwrap();
+        stop.store(true, Ordering::Relaxed);
+        let error = client.wait(|| false).unwrap_err().to_string();
+        assert!(error.contains("closed by the peer"), "{error}");
+        serving.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_client_without_a_server_says_so_once() {
+    let (near, _far) = contexts();
+    // Nobody listens on the TCP port multiplexer's port.
+    let error = client::measure(&near, "127.0.0.1:1", &options(""))
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error.matches("see whether the peer listens there").count(),
+        1,
+        "{error}"
+    );
+}
