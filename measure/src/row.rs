@@ -100,7 +100,7 @@ impl fmt::Display for PingPongRow {
         let Wakes { spin, event, safety } = self.wakes;
         write!(
             f,
-            "  found by  polling {spin}, event {event}, safety poll {safety}; spurious wakes {}, missed completions {}",
+            "  wakes     {spin} while polling, {event} by event, {safety} by the safety interval; spurious {}, missed completions {}",
             self.spurious_wakes, self.missed_completions
         )
     }

@@ -20,8 +20,9 @@
 //!
 //! **Safety.** A sleep lasts 1 ms at most, then twice as long each time that nothing was found, up to 100 ms. Completions found
 //! without an event make their queue count as not armed any more, since its event may be lost. They are
-//! suspects: a wake by the event that finds nothing clears them (it was only late), any other next wake proves the
-//! event lost, and then they count as *missed*.
+//! suspects: an event that comes after all clears them, since it was only late, or theirs was never due (bulk is not solicited).
+//! Three safety intervals without any event prove it lost, and then they count as *missed*. So a driver that loses
+//! events shows, and one that is slow to raise them does not; a single loss shows if silence follows it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -109,7 +110,12 @@ pub struct Decider {
     safety: Duration,
     /// Completions found by the safety interval whose event may still come.
     suspects: u64,
+    /// Safety intervals that ended since without any event.
+    eventless: u32,
 }
+
+/// So many safety intervals without any event prove that the suspects' was lost.
+const PROOF: u32 = 3;
 
 impl Decider {
     /// Nothing armed, nothing known.
@@ -126,6 +132,7 @@ impl Decider {
             woken: None,
             safety: SAFETY_FIRST,
             suspects: 0,
+            eventless: 0,
         }
     }
 
@@ -223,8 +230,15 @@ impl Decider {
         if matches!(reason, WakeReason::Safety | WakeReason::Timer) {
             self.spin.observe_overrun(overrun);
         }
-        if reason == WakeReason::Safety {
-            self.confirm_suspects();
+        match reason {
+            WakeReason::Event => (self.suspects, self.eventless) = (0, 0),
+            WakeReason::Safety if self.suspects > 0 => {
+                self.eventless += 1;
+                if self.eventless >= PROOF {
+                    self.counters.missed(std::mem::take(&mut self.suspects));
+                }
+            }
+            _ => {}
         }
         self.counters.woke(reason);
         self.woken = Some(reason);
@@ -244,7 +258,7 @@ impl Decider {
         self.safety = SAFETY_FIRST;
         match woken {
             None => self.counters.woke(WakeReason::Spin),
-            Some(WakeReason::Event) => self.confirm_suspects(),
+            Some(WakeReason::Event) => {}
             Some(reason) => {
                 // No event came for these. Should it have been lost, then the arm went with it.
                 self.recv_armed = false;
@@ -260,17 +274,10 @@ impl Decider {
         match woken {
             Some(WakeReason::Event) => {
                 self.counters.spurious();
-                self.suspects = 0;
                 self.safety = SAFETY_FIRST;
             }
             Some(WakeReason::Safety) => self.safety = (self.safety * 2).min(SAFETY_LONGEST),
             _ => {}
-        }
-    }
-
-    fn confirm_suspects(&mut self) {
-        if self.suspects > 0 {
-            self.counters.missed(std::mem::take(&mut self.suspects));
         }
     }
 }

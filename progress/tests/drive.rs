@@ -178,7 +178,7 @@ fn a_completion_polled_before_its_event_makes_one_spurious_wake_and_a_new_arm() 
 }
 
 #[test]
-fn an_event_that_was_lost_delays_a_message_but_does_not_lose_it_and_is_counted() {
+fn an_event_that_was_lost_delays_a_message_but_does_not_lose_it() {
     let mut bench = bench(Mode::Event);
     bench.prepare();
     bench.recv.deaf.store(true, Ordering::Relaxed);
@@ -196,7 +196,26 @@ fn an_event_that_was_lost_delays_a_message_but_does_not_lose_it_and_is_counted()
     bench.until_seen(2);
     let counters = bench.engine.counters().snapshot();
     assert_eq!((counters.wakes.safety, counters.wakes.event), (1, 1));
-    assert_eq!(counters.missed_completions, 1);
+    // It might have been the first one's event, and late: in doubt no driver is blamed.
+    assert_eq!(counters.missed_completions, 0);
+}
+
+#[test]
+fn a_completion_that_no_event_ever_comes_for_is_counted_as_missed() {
+    let mut bench = bench(Mode::Event);
+    bench.prepare();
+    bench.recv.deaf.store(true, Ordering::Relaxed);
+    bench.recv.message(1);
+    thread::sleep(Duration::from_millis(2));
+    bench.engine.on_ready().unwrap();
+    bench.until_seen(1);
+    for missed in [0, 0, 1] {
+        bench.prepare();
+        // Longer than the safety interval has grown by now.
+        thread::sleep(Duration::from_millis(10));
+        bench.engine.on_ready().unwrap();
+        assert_eq!(bench.engine.counters().snapshot().missed_completions, missed);
+    }
 }
 
 #[test]

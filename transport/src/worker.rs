@@ -51,7 +51,6 @@ pub(crate) struct Shared {
     pub(crate) context: Context,
     pub(crate) config: Config,
     pub(crate) table: RwLock<Table>,
-    pub(crate) receives: Mutex<Receives>,
     pub(crate) returns: Arc<Returns>,
     pub(crate) handlers: ArcSwap<Handlers>,
     pub(crate) send_pool: SlotPool,
@@ -61,6 +60,8 @@ pub(crate) struct Shared {
     send_cq: Arc<dyn Cq>,
     recv_cq: Arc<dyn Cq>,
     srq: Option<Arc<dyn Srq>>,
+    /// After `srq`, as it must hold the last handle of that queue when it is dropped.
+    pub(crate) receives: Mutex<Receives>,
     comp_vector: u32,
     counters: Arc<adverb_progress::Counters>,
     role: Role<Driver>,

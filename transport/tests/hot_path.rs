@@ -62,7 +62,7 @@ fn allocations_of(
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     for _ in 0..rounds {
         let sent = pongs.load(Ordering::Relaxed);
-        let _ = endpoint.send(PING, b"header", &payload).unwrap();
+        let _sent = endpoint.send(PING, b"header", &payload).unwrap();
         while pongs.load(Ordering::Relaxed) == sent {
             assert!(server.try_progress() && client.try_progress());
         }
@@ -75,7 +75,7 @@ fn a_message_allocates_nothing() {
     let provider = Loopback::default();
     let (client, server) = (worker(&provider, "loop0"), worker(&provider, "loop1"));
     server.on_message(PING, |endpoint, message| {
-        let _ = endpoint.send(PONG, message.header(), message.payload()).unwrap();
+        let _sent = endpoint.send(PONG, message.header(), message.payload()).unwrap();
     });
     let pongs = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&pongs);

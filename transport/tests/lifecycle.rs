@@ -23,7 +23,7 @@ fn a_close_delivers_what_was_sent_and_tells_the_peer() {
     let pair = Pair::new(config(Mode::Hybrid));
     let (client, server) = pair.connect();
     for _ in 0..500 {
-        let _ = client.send(SINK, &[], &[7; 100]).unwrap();
+        let _sent = client.send(SINK, &[], &[7; 100]).unwrap();
     }
     assert_eq!(client.close().wait(LONG).unwrap().kind, EndpointErrorKind::Closed);
     assert_eq!(pair.sunk.1.load(Ordering::Relaxed), 500);
@@ -77,7 +77,7 @@ fn dropping_the_last_handle_closes_and_leaves_nothing() {
         let another = client.clone();
         drop(client);
         assert!(another.is_open());
-        let _ = another.send(SINK, &[], b"last words").unwrap();
+        let _sent = another.send(SINK, &[], b"last words").unwrap();
         drop(another);
         assert_eq!(
             server.closed().wait(LONG).unwrap().kind,
@@ -167,8 +167,8 @@ fn one_connections_failure_is_no_others() {
     pair.server
         .wait_until(LONG, || pair.server.stats().endpoints == 1)
         .unwrap();
-    let _ = bad.send(ECHO, &[], b"lost");
-    let _ = good.send(ECHO, &[], b"kept").unwrap();
+    let _sent = bad.send(ECHO, &[], b"lost");
+    let _sent = good.send(ECHO, &[], b"kept").unwrap();
     assert_eq!(replies.wait(&pair.client, 1)[0].1, b"kept");
     bad.closed().wait(LONG).unwrap();
     assert!(good.is_open());

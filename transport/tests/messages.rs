@@ -34,7 +34,7 @@ fn messages_of_every_size_come_back_whole_and_in_order() {
             1 << 20,
         ];
         for (i, size) in sizes.into_iter().enumerate() {
-            let _ = client
+            let _sent = client
                 .send(ECHO, &pattern(i % 3, 7), &pattern(size, i as u64))
                 .unwrap();
         }
@@ -87,7 +87,7 @@ fn both_sides_can_flood_at_once() {
     let replies = pair.replies();
     let (client, _server) = pair.connect();
     for i in 0..5_000_u32 {
-        let _ = client.send(ECHO, &i.to_le_bytes(), &pattern(300, 1)).unwrap();
+        let _sent = client.send(ECHO, &i.to_le_bytes(), &pattern(300, 1)).unwrap();
     }
     let got = replies.wait(&pair.client, 5_000);
     assert!(
@@ -137,7 +137,7 @@ fn a_message_may_be_kept_and_dropped_on_another_thread() {
     });
     let (client, _server) = pair.connect();
     for _ in 0..500 {
-        let _ = client.send(SINK, &[], &[1; 10]).unwrap();
+        let _sent = client.send(SINK, &[], &[1; 10]).unwrap();
     }
     // The credits of a window of 2 come back only by what the other thread drops.
     pair.client
@@ -156,7 +156,7 @@ fn into_bytes_gives_the_receive_back() {
     });
     let (client, _server) = pair.connect();
     for i in 0..50_u8 {
-        let _ = client.send(SINK, b"header", &[i; 20]).unwrap();
+        let _sent = client.send(SINK, b"header", &[i; 20]).unwrap();
     }
     pair.client
         .wait_until(LONG, || kept.lock().unwrap().len() == 50 || !client.is_open())
@@ -177,7 +177,7 @@ fn receive_queues_of_their_own_do_as_well_as_a_shared_one() {
     let connections: Vec<_> = (0..3).map(|_| pair.connect()).collect();
     for i in 0..300_u32 {
         let (client, _) = &connections[i as usize % 3];
-        let _ = client
+        let _sent = client
             .send(ECHO, &i.to_le_bytes(), &pattern(9000, i.into()))
             .unwrap();
     }
@@ -205,7 +205,7 @@ fn messages_of_several_endpoints_stay_apart() {
     let connections: Vec<_> = (0..5).map(|_| pair.connect()).collect();
     for i in 0..100_u8 {
         for (n, (client, _)) in connections.iter().enumerate() {
-            let _ = client.send(ECHO, &[], &[n as u8, i]).unwrap();
+            let _sent = client.send(ECHO, &[], &[n as u8, i]).unwrap();
         }
     }
     let total = || got.lock().unwrap().values().map(Vec::len).sum::<usize>();
@@ -246,13 +246,13 @@ fn a_handler_that_panics_fails_its_endpoint_only() {
     let (bad, bad_server) = pair.connect();
     let (good, _good_server) = pair.connect();
     pair.server.on_message(9, |_, _| panic!("a test's handler"));
-    let _ = bad.send(9, &[], b"x").unwrap();
+    let _sent = bad.send(9, &[], b"x").unwrap();
     let error = bad_server.closed().wait(LONG).unwrap();
     assert!(
         error.to_string().contains("the handler of message id 9 panicked"),
         "{error}"
     );
-    let _ = good.send(ECHO, &[], b"still here").unwrap();
+    let _sent = good.send(ECHO, &[], b"still here").unwrap();
     assert_eq!(replies.wait(&pair.client, 1)[0].1, b"still here");
 }
 
@@ -266,7 +266,7 @@ fn a_handler_may_not_wait() {
         *tell.lock().unwrap() = Some(sent.wait(LONG));
     });
     let (client, _server) = pair.connect();
-    let _ = client.send(9, &[], &[]).unwrap();
+    let _sent = client.send(9, &[], &[]).unwrap();
     pair.client
         .wait_until(LONG, || told.lock().unwrap().is_some())
         .unwrap();

@@ -46,7 +46,7 @@ impl Pair {
         };
         let (client, server) = (open("loop0", client), open("loop1", server));
         server.on_message(ECHO, |endpoint, message| {
-            let _ = endpoint.send(REPLY, message.header(), message.payload()).unwrap();
+            let _sent = endpoint.send(REPLY, message.header(), message.payload()).unwrap();
         });
         let sunk = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
         let counted = Arc::clone(&sunk);
@@ -109,18 +109,21 @@ impl Pair {
 
 /// Headers and payloads in the order of their arrival.
 #[derive(Clone, Default)]
-pub struct Replies(Arc<std::sync::Mutex<Vec<(Vec<u8>, Vec<u8>)>>>);
+pub struct Replies(Arc<std::sync::Mutex<Vec<Reply>>>);
+
+/// A header and a payload.
+pub type Reply = (Vec<u8>, Vec<u8>);
 
 impl Replies {
     pub fn len(&self) -> usize {
         self.0.lock().unwrap().len()
     }
 
-    pub fn take(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub fn take(&self) -> Vec<Reply> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 
-    pub fn wait(&self, worker: &Worker, count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub fn wait(&self, worker: &Worker, count: usize) -> Vec<Reply> {
         worker.wait_until(LONG, || self.len() >= count).unwrap();
         self.take()
     }
