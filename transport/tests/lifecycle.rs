@@ -77,7 +77,7 @@ fn dropping_the_last_handle_closes_and_leaves_nothing() {
         let another = client.clone();
         drop(client);
         assert!(another.is_open());
-        let _sent = another.send(SINK, &[], b"last words").unwrap();
+        drop(another.send(SINK, &[], b"last words").unwrap());
         drop(another);
         assert_eq!(
             server.closed().wait(LONG).unwrap().kind,
