@@ -1,10 +1,96 @@
 //! `cargo xtask soak`: campaigns that take longer than tests may.
-use anyhow::Result;
-use std::process::ExitCode;
+
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use adverb_guest::{Guests, Script, am_pingpong};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::workspace;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    name: String,
+    /// Which campaign.
+    #[arg(value_enum)]
+    name: Name,
+    /// Seconds for each fuzz target.
+    #[arg(long, default_value_t = 600)]
+    secs: u64,
 }
-pub(crate) fn run(_args: &Args) -> Result<ExitCode> {
-    Ok(ExitCode::FAILURE)
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Name {
+    /// Every fuzz target, for --secs each. Needs `cargo +nightly fuzz`.
+    Fuzz,
+    /// Messages in event and hybrid mode on SoftRoCE, with pauses: no wake-up may be lost.
+    Wakeups,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match args.name {
+        Name::Fuzz => fuzz(args.secs),
+        Name::Wakeups => wakeups(),
+    }
+}
+
+/// The fuzz packages and their targets.
+const TARGETS: [(&str, &str); 2] = [("wire", "header"), ("wire", "handshake")];
+
+fn fuzz(secs: u64) -> Result<ExitCode> {
+    for (package, target) in TARGETS {
+        println!("== {package}: {target}, {secs} s");
+        let mut command = Command::new("cargo");
+        command.args([
+            "+nightly",
+            "fuzz",
+            "run",
+            target,
+            "--",
+            &format!("-max_total_time={secs}"),
+            "-max_len=4200",
+        ]);
+        let status = command
+            .current_dir(workspace::root().join(package))
+            .status()
+            .context("running cargo fuzz")?;
+        ensure!(status.success(), "{package}: {target} found something");
+    }
+    println!("{} targets, {secs} s each: nothing found", TARGETS.len());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ping-pong with pauses around the safety interval, where a lost event would show as a missed completion.
+fn wakeups() -> Result<ExitCode> {
+    let program = am_pingpong(&workspace::root())?;
+    let program = Script::command([program.to_string_lossy()]);
+    let mut script = format!("PINGPONG={}\n", program.text());
+    for mode in ["event", "hybrid"] {
+        for (gap, iters) in [(0, 50_000), (100, 20_000), (1000, 10_000), (5000, 4_000)] {
+            script.push_str(&format!(
+                "$PINGPONG --listen 127.0.0.1 --device rxe0 --mode {mode} --once > /dev/null & server=$!; sleep 1\n\
+                 $PINGPONG --device rxe0 --mode {mode} --gap-us {gap} --iters {iters} --json 127.0.0.1 || exit 1\nwait $server\n"
+            ));
+        }
+    }
+    let outcome = Guests::new(workspace::root())
+        .time_limit(Duration::from_secs(1500))
+        .run(&Script::shell(script))?;
+    ensure!(outcome.success(), "a run failed");
+    let rows: Vec<Value> = outcome.hosts[0]
+        .output
+        .iter()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let sum = |key: &str| rows.iter().filter_map(|row| row[key].as_u64()).sum::<u64>();
+    let (messages, missed) = (sum("iters"), sum("missed_completions"));
+    println!(
+        "{messages} round trips in {} runs, {missed} missed completions",
+        rows.len()
+    );
+    ensure!(
+        rows.len() == 8 && missed == 0,
+        "completions were missed, or runs are missing"
+    );
+    Ok(ExitCode::SUCCESS)
 }
