@@ -292,8 +292,7 @@ pub struct ConnectError {
     pub peer: SocketAddr,
     /// The local device.
     pub device: String,
-    /// Why.
-    #[source]
+    /// Why. It is part of the text, and so no source of its own.
     pub kind: Box<ConnectErrorKind>,
 }
 
@@ -353,11 +352,10 @@ pub enum ConnectErrorKind {
 
 /// Listening failed.
 #[derive(Debug, Error)]
-#[error("listening on {address}: {source}")]
+#[error("listening on {address}: {reason}; use another address, or see who listens there")]
 pub struct ListenError {
     /// The address asked for.
     pub address: String,
-    /// What the system said.
-    #[source]
-    pub source: io::Error,
+    /// What the system said. It is part of the text, and so no source of its own.
+    pub reason: io::Error,
 }

@@ -52,10 +52,10 @@ impl Listener {
     pub(crate) fn bind(owner: &Arc<Owner>, address: impl ToSocketAddrs) -> Result<Self, ListenError> {
         let addresses: Vec<SocketAddr> = match address.to_socket_addrs() {
             Ok(addresses) => addresses.collect(),
-            Err(source) => {
+            Err(reason) => {
                 return Err(ListenError {
                     address: "the address given".into(),
-                    source,
+                    reason,
                 });
             }
         };
@@ -64,9 +64,9 @@ impl Listener {
             .map(SocketAddr::to_string)
             .collect::<Vec<_>>()
             .join(", ");
-        Self::start(owner, &addresses).map_err(|source| ListenError {
+        Self::start(owner, &addresses).map_err(|reason| ListenError {
             address: named,
-            source,
+            reason,
         })
     }
 
@@ -212,7 +212,7 @@ fn start_handshake(shared: &Arc<Shared>, worker: &Weak<Owner>, stream: TcpStream
                     if let Some(owner) = worker.upgrade()
                         && let Err(kind) = handshake(&handshaking, &owner, stream, peer)
                     {
-                        tracing::warn!(%peer, error = %kind, "a handshake failed");
+                        report(peer, &kind);
                     }
                     handshaking.handshakes.fetch_sub(1, Ordering::AcqRel);
                 })
@@ -224,6 +224,19 @@ fn start_handshake(shared: &Arc<Shared>, worker: &Weak<Owner>, stream: TcpStream
         if let Ok(mut frames) = Frames::new(stream, Instant::now() + soon, soon) {
             frames.refuse(RefuseReason::Busy, &error.to_string());
         }
+    }
+}
+
+/// Logs why a handshake failed. Strangers come and go; only a peer that speaks adverb is worth a warning.
+fn report(peer: SocketAddr, kind: &ConnectErrorKind) {
+    let stranger = matches!(
+        kind,
+        ConnectErrorKind::Hangup | ConnectErrorKind::Handshake(HandshakeError::NotAdverb)
+    );
+    if stranger {
+        tracing::debug!(%peer, error = %kind, "a stranger on the handshake's port");
+    } else {
+        tracing::warn!(%peer, error = %kind, "a handshake failed");
     }
 }
 

@@ -50,7 +50,6 @@ pub(crate) fn print(rows: &[Row], json: bool) {
         .load_style(presets::UTF8_HORIZONTAL_ONLY)
         .set_header(["name", "value", "goal", "met", "medians"]);
     for row in rows {
-        let sign = if row.better == Better::Lower { "≤" } else { "≥" };
         let raw: Vec<String> = row
             .raw
             .iter()
