@@ -24,6 +24,7 @@ impl Cache {
     pub(crate) fn open(workspace: &Path) -> Result<Self> {
         let root = workspace.join("target/guest");
         fs::create_dir_all(&root).with_context(|| format!("making {}", root.display()))?;
+        let _one_at_a_time = lock(&root)?;
         let (kernel_dir, busybox_dir) = (root.join("kernel"), root.join("busybox"));
         if !kernel_dir.exists() {
             let name = newest_kernel(&apt_cache_names()?)?;
@@ -59,6 +60,32 @@ impl Cache {
             version,
         })
     }
+
+    /// One that has nothing in it, at this path.
+    #[cfg(test)]
+    pub(crate) fn empty(root: &Path) -> Self {
+        let nowhere = PathBuf::new();
+        Self {
+            root: root.to_owned(),
+            kernel: nowhere.clone(),
+            modules: nowhere.clone(),
+            busybox: nowhere,
+            version: String::new(),
+        }
+    }
+
+    /// Keeps other processes from changing what is in the cache, until it is dropped.
+    pub(crate) fn lock(&self) -> Result<fs::File> {
+        lock(&self.root)
+    }
+}
+
+fn lock(root: &Path) -> Result<fs::File> {
+    let path = root.join("lock");
+    let file = fs::File::create(&path).with_context(|| format!("making {}", path.display()))?;
+    file.lock()
+        .with_context(|| format!("locking {}", path.display()))?;
+    Ok(file)
 }
 
 /// The newest of the packages that are kernels with `rdma_rxe`.

@@ -22,9 +22,11 @@ mod artifacts;
 mod cache;
 mod container;
 mod initramfs;
+mod interrupt;
 mod modules;
 mod qemu;
 mod run;
+mod run_folder;
 mod script;
 
 pub use artifacts::{am_pingpong, cargo, executables};

@@ -9,10 +9,12 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::cache::Cache;
+use crate::interrupt::Watch;
 use crate::qemu::{Accel, Machine};
+use crate::run_folder::RunFolder;
 use crate::script::{self, Layout};
 use crate::{Script, container, initramfs};
 
@@ -22,8 +24,8 @@ const GRACE: Duration = Duration::from_secs(20);
 /// How long a kernel may take to boot with the CPU's help before that counts as not working.
 const KVM_PROBE: Duration = Duration::from_secs(15);
 
-/// How long a path of a socket may be (`unix(7)`), with room for the names in the run's folder.
-const MAX_FOLDER: usize = 90;
+/// How a run ends that a signal ended.
+const INTERRUPTED: &str = "interrupted: the guests were ended";
 
 /// Guests to be booted.
 #[derive(Clone, Debug)]
@@ -130,6 +132,16 @@ impl Guests {
         self
     }
 
+    /// Fetches what guests are made of, unless it is there. [`Guests::run`] does so too.
+    ///
+    /// # Errors
+    /// A package that could not be fetched or unpacked.
+    pub fn fetch(&self) -> Result<()> {
+        let workspace = fs::canonicalize(&self.workspace).context("finding the workspace")?;
+        initramfs::build(&Cache::open(&workspace)?)?;
+        Ok(())
+    }
+
     /// Boots, runs and collects.
     ///
     /// # Errors
@@ -138,15 +150,16 @@ impl Guests {
         let workspace = fs::canonicalize(&self.workspace).context("finding the workspace")?;
         let cache = Cache::open(&workspace)?;
         let image = initramfs::build(&cache)?;
+        let watch = Watch::start()?;
         let accel = match Accel::remembered(&cache.root) {
             Some(accel) => accel,
-            None => self.probe_kvm(&workspace, &cache, &image)?,
+            None => self.probe_kvm(&workspace, &cache, &image, &watch)?,
         };
-        self.run_with(&workspace, &cache, &image, accel, command)
+        self.run_with(&workspace, &cache, &image, accel, command, &watch)
     }
 
     /// Finds out whether a kernel boots with the CPU's help: `/dev/kvm` alone does not tell.
-    fn probe_kvm(&self, workspace: &Path, cache: &Cache, image: &Path) -> Result<Accel> {
+    fn probe_kvm(&self, workspace: &Path, cache: &Cache, image: &Path, watch: &Watch) -> Result<Accel> {
         let mut accel = Accel::Tcg;
         if fs::OpenOptions::new()
             .read(true)
@@ -160,7 +173,15 @@ impl Guests {
                 echo: false,
                 ..self.clone()
             };
-            let outcome = probe.run_with(workspace, cache, image, Accel::Kvm, &Script::command(["true"]));
+            let outcome = probe.run_with(
+                workspace,
+                cache,
+                image,
+                Accel::Kvm,
+                &Script::command(["true"]),
+                watch,
+            );
+            ensure!(!watch.interrupted(), INTERRUPTED);
             if outcome.is_ok_and(|outcome| outcome.success()) {
                 accel = Accel::Kvm;
             }
@@ -176,8 +197,9 @@ impl Guests {
         image: &Path,
         accel: Accel,
         command: &Script,
+        watch: &Watch,
     ) -> Result<Outcome> {
-        let folder = run_folder(&cache.root)?;
+        let folder = RunFolder::create(cache)?;
         self.write_files(folder.path(), workspace, command)?;
         let (lines, received) = mpsc::channel();
         let mut machines = Machines(Vec::new());
@@ -203,14 +225,15 @@ impl Guests {
             machines.0.push(machine.start()?);
         }
         drop(lines);
-        self.collect(folder.path(), &mut machines, &received)
+        let outcome = self.collect(folder.path(), &mut machines, &received, watch)?;
+        folder.keep_results(cache)?;
+        Ok(outcome)
     }
 
     fn write_files(&self, folder: &Path, workspace: &Path, command: &Script) -> Result<()> {
         let write = |name: &str, text: &str| {
             fs::write(folder.join(name), text).with_context(|| format!("writing {name}"))
         };
-        fs::create_dir(folder.join("out")).context("making the folder for results")?;
         write("command", command.text())?;
         // Guests start with the one of their number.
         let starts: String = (1..=self.layout.guests())
@@ -240,6 +263,7 @@ impl Guests {
         folder: &Path,
         machines: &mut Machines,
         received: &Receiver<(u8, String)>,
+        watch: &Watch,
     ) -> Result<Outcome> {
         let started = Instant::now();
         let mut hosts = vec![HostOutcome::default(); self.layout.hosts().into()];
@@ -271,6 +295,7 @@ impl Guests {
                 failed = true;
                 deadline = deadline.min(Instant::now() + GRACE);
             }
+            ensure!(!watch.interrupted(), INTERRUPTED);
             if machines.all_ended()? {
                 break;
             }
@@ -294,38 +319,18 @@ impl Guests {
         if !booted {
             bail!("a guest did not come up:\n{}", tails(folder));
         }
-        keep_results(folder);
         let dmesg = (1..=self.layout.guests())
-            .filter_map(|guest| fs::read_to_string(folder.join(format!("dmesg-{guest}"))).ok())
+            .map(|guest| kernel_log(folder, guest))
             .collect();
         Ok(Outcome { hosts, dmesg })
     }
 }
 
-/// A folder for one run, under `target/guest/` unless that path is too long for sockets.
-fn run_folder(cache: &Path) -> Result<tempfile::TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("run-");
-    let fits = cache.as_os_str().len() + 16 <= MAX_FOLDER;
-    let folder = if fits {
-        builder.tempdir_in(cache)
-    } else {
-        builder.tempdir()
-    };
-    folder.context("making a folder for the run")
-}
-
-/// What commands left in `ADVERB_OUT` goes to `target/guest/out`, in place of what the run before left.
-fn keep_results(folder: &Path) {
-    let results = folder.join("out");
-    if fs::read_dir(&results).is_ok_and(|mut entries| entries.next().is_none()) {
-        return;
-    }
-    if let Some(cache) = folder.parent() {
-        let kept = cache.join("out");
-        let _ = fs::remove_dir_all(&kept);
-        let _ = fs::rename(&results, &kept);
-    }
+/// What a guest's kernel said: its log if the guest ended by itself, else what reached its console, an oops for one.
+fn kernel_log(folder: &Path, guest: u8) -> String {
+    let read = |name: String| fs::read(folder.join(name)).ok();
+    let log = read(format!("dmesg-{guest}")).or_else(|| read(format!("console-{guest}")));
+    String::from_utf8_lossy(&log.unwrap_or_default()).into_owned()
 }
 
 /// The end of what QEMU and the kernels said.

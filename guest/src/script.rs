@@ -72,6 +72,7 @@ pub(crate) fn start(layout: Layout, guest: u8, workspace: &Path) -> String {
         Layout::One | Layout::Containers => text.push_str(DUMMIES),
     }
     // Every host is up before any command starts.
+    text.push_str(AWAIT_GIDS);
     let _ = writeln!(
         text,
         "chmod 666 /dev/infiniband/* 2>/dev/null\ntouch /run/adverb/ready-{guest}"
@@ -121,6 +122,13 @@ for n in 0 1; do
   rdma link add rxe$n type rxe netdev dummy$n
 done
 export ADVERB_ADDR=10.77.0.1 ADVERB_PEER=10.77.0.1
+";
+
+/// Waits until each device has the GID of its IPv4 address, ::ffff:10.77.x.y: the kernel makes it some time after the device.
+const AWAIT_GIDS: &str = "\
+for device in /sys/class/infiniband/*; do
+  for i in $(seq 100); do grep -qs '^0000:0000:0000:0000:0000:ffff:0a4d:' $device/ports/1/gids/* && break; sleep 0.05; done
+done
 ";
 
 fn two_hosts(guest: u8) -> String {
