@@ -7,14 +7,15 @@
 use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
+use std::mem;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adverb_verbs::{CompChannel, CompEvent, Cq, CqInit, ErrorKind, VerbsError, WcOpcode, WorkCompletion};
+use adverb_verbs::{CompChannel, CompEvent, Cq, CqInit, ErrorKind, VerbsError, WorkCompletion};
 
-use crate::device::Context;
+use crate::device::{Context, leak};
 use crate::{convert, sys};
 
 /// Completions taken from libibverbs at once.
@@ -77,7 +78,7 @@ impl Drop for ChannelInner {
     fn drop(&mut self) {
         // SAFETY: queues hold their channel, so none is left that uses it.
         if let Err(error) = unsafe { sys::destroy_comp_channel(self.raw) } {
-            tracing::error!(%error, "ibv_destroy_comp_channel failed");
+            leak("ibv_destroy_comp_channel", &error, Arc::clone(&self.context));
         }
     }
 }
@@ -199,7 +200,12 @@ unsafe impl Cq for IbCq {
             let room = (out.len() - taken).min(BATCH);
             // SAFETY: `self` holds the queue.
             let polled = unsafe { sys::poll_cq(self.raw, &mut wcs[..room]) };
-            let n = polled.map_err(|error| self.context.error("ibv_poll_cq", &error))?;
+            let n = match polled {
+                Ok(n) => n,
+                // What was taken must not get lost. The queue stays in error, which the next call says.
+                Err(_) if taken > 0 => break,
+                Err(error) => return Err(self.context.error("ibv_poll_cq", &error)),
+            };
             for (wc, place) in wcs[..n].iter().zip(&mut out[taken..]) {
                 *place = convert::work_completion(wc);
             }
@@ -247,32 +253,17 @@ impl Drop for IbCq {
         let destroyed = unsafe { sys::destroy_cq(self.raw) };
         drop(reading);
         if let Err(error) = destroyed {
-            tracing::error!(%error, "ibv_destroy_cq failed: the queue is leaked");
             // libibverbs may still hand out its context.
-            std::mem::forget(std::mem::replace(
-                &mut self.events,
-                Box::new(Events {
-                    cookie: 0,
-                    unacked: AtomicU32::new(0),
-                }),
-            ));
+            let unused = Events {
+                cookie: 0,
+                unacked: AtomicU32::new(0),
+            };
+            let events = mem::replace(&mut self.events, Box::new(unused));
+            leak(
+                "ibv_destroy_cq",
+                &error,
+                (events, self.channel.clone(), Arc::clone(&self.context)),
+            );
         }
-    }
-}
-
-/// The opcode of a completion.
-pub(crate) fn wc_opcode(code: u32) -> WcOpcode {
-    use sys::code;
-    match code {
-        code::IBV_WC_SEND => WcOpcode::Send,
-        code::IBV_WC_RDMA_WRITE => WcOpcode::RdmaWrite,
-        code::IBV_WC_RDMA_READ => WcOpcode::RdmaRead,
-        code::IBV_WC_COMP_SWAP => WcOpcode::CompSwap,
-        code::IBV_WC_FETCH_ADD => WcOpcode::FetchAdd,
-        code::IBV_WC_BIND_MW => WcOpcode::BindMw,
-        code::IBV_WC_LOCAL_INV => WcOpcode::LocalInv,
-        code::IBV_WC_RECV => WcOpcode::Recv,
-        code::IBV_WC_RECV_RDMA_WITH_IMM => WcOpcode::RecvRdmaWithImm,
-        other => WcOpcode::Unknown(other),
     }
 }

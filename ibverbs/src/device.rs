@@ -2,6 +2,8 @@
 
 use std::any::Any;
 use std::fmt;
+use std::io;
+use std::mem;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -73,8 +75,12 @@ impl Context {
         self.raw
     }
 
+    pub(crate) fn attr(&self) -> &DeviceAttr {
+        &self.attr
+    }
+
     /// An error of the system in `operation`.
-    pub(crate) fn error(&self, operation: &'static str, error: &std::io::Error) -> VerbsError {
+    pub(crate) fn error(&self, operation: &'static str, error: &io::Error) -> VerbsError {
         VerbsError::os(operation, self.info.name.as_str(), error)
     }
 
@@ -104,6 +110,12 @@ impl Drop for Context {
             tracing::error!(device = self.info.name, %error, "ibv_close_device failed");
         }
     }
+}
+
+/// Says that an object could not be destroyed, and keeps for ever what it stands on, as the device may still use it.
+pub(crate) fn leak<T>(verb: &'static str, error: &io::Error, parents: T) {
+    tracing::error!(%error, "{verb} failed: the object and what it stands on are leaked");
+    mem::forget(parents);
 }
 
 // SAFETY: objects hold the context; memory is reached only through registrations and work requests.
@@ -137,6 +149,15 @@ unsafe impl Device for IbDevice {
     }
 
     fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        let ports = self.context.attr.phys_port_cnt;
+        if port == 0 || port > ports {
+            let kind = ErrorKind::OutOfRange {
+                what: "port",
+                value: port.into(),
+                limit: u64::from(ports) + 1,
+            };
+            return Err(self.context.refuse("ibv_query_gid_table", kind));
+        }
         // SAFETY: `self.context` holds the context open.
         let entries = unsafe { sys::query_gid_table(self.context.raw, MAX_GIDS) };
         let entries = entries.map_err(|error| self.context.error("ibv_query_gid_table", &error))?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use adverb_verbs::{Access, Device, Lkey, Mr, Pd, Qp, QpInit, Rkey, Srq, SrqInit, VerbsError};
 
-use crate::device::{Context, IbDevice};
+use crate::device::{Context, IbDevice, leak};
 use crate::qp::{IbQp, IbSrq};
 use crate::sys;
 
@@ -62,7 +62,7 @@ impl Drop for PdInner {
     fn drop(&mut self) {
         // SAFETY: everything made from the domain holds it, so nothing is left that uses it.
         if let Err(error) = unsafe { sys::dealloc_pd(self.raw) } {
-            tracing::error!(%error, "ibv_dealloc_pd failed");
+            leak("ibv_dealloc_pd", &error, Arc::clone(&self.context));
         }
     }
 }
@@ -146,8 +146,10 @@ unsafe impl Mr for IbMr {
 
 impl Drop for IbMr {
     fn drop(&mut self) {
-        if let Err(error) = self.deregister() {
-            tracing::error!(%error, "a memory region is leaked");
+        let Some(raw) = self.raw else { return };
+        // SAFETY: the region was registered and not yet deregistered.
+        if let Err(error) = unsafe { sys::dereg_mr(raw) } {
+            leak("ibv_dereg_mr", &error, Arc::clone(&self.pd));
         }
     }
 }

@@ -72,3 +72,44 @@ unsafe impl Provider for LibIbverbs {
 fn no_rdma(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::Unsupported)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_rdma_has_no_devices() {
+        use rustix::io::Errno;
+        assert!(no_rdma(&Errno::NOSYS.into()));
+        assert!(no_rdma(&Errno::NOENT.into()));
+        assert!(!no_rdma(&Errno::PERM.into()));
+        assert!(!no_rdma(&Errno::NOMEM.into()));
+    }
+
+    #[test]
+    fn the_list_has_no_device_that_the_kernel_has_not() {
+        // On a machine without RDMA that is an empty list, and no error.
+        let kernels: Vec<_> = std::fs::read_dir("/sys/class/infiniband")
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        for info in provider().devices().unwrap() {
+            assert!(kernels.contains(&info.name), "{info:?} is none of {kernels:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_told_with_those_that_are() {
+        let available = provider()
+            .devices()
+            .unwrap()
+            .into_iter()
+            .map(|info| info.name)
+            .collect();
+        let error = provider().open("no-such-device").unwrap_err();
+        let name = "no-such-device".into();
+        assert_eq!(error.operation, "ibv_open_device");
+        assert_eq!(error.kind, ErrorKind::NoSuchDevice { name, available });
+    }
+}

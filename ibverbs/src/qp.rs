@@ -4,21 +4,19 @@ use std::any::Any;
 use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use adverb_verbs::{
     Cq, ErrorKind, PostError, Qp, QpCaps, QpInit, QpModify, QpState, Qpn, RecvWr, SendWr, Srq, SrqInit,
     VerbsError,
 };
+use rustix::io::Errno;
 
 use crate::cq::IbCq;
+use crate::device::leak;
 use crate::pd::PdInner;
+use crate::wr_list::post_all;
 use crate::{convert, sys};
-
-/// Work requests linked on the stack for one call.
-const BATCH: usize = 16;
-
-/// Scatter/gather elements of them all.
-const BATCH_SGES: usize = 64;
 
 /// A shared receive queue.
 pub(crate) struct IbSrq {
@@ -34,6 +32,10 @@ unsafe impl Sync for IbSrq {}
 
 impl IbSrq {
     pub(crate) fn new(pd: &Arc<PdInner>, init: &SrqInit) -> Result<Self, VerbsError> {
+        if pd.context().attr().max_srq == 0 {
+            let kind = ErrorKind::Unsupported("a shared receive queue");
+            return Err(pd.context().refuse("ibv_create_srq", kind));
+        }
         // The cookie itself is the context, so that an event needs no memory to be looked at. 64 bits, as on every machine with RDMA.
         let context = ptr::without_provenance_mut(init.cookie as usize);
         // SAFETY: `pd` holds the domain.
@@ -61,8 +63,8 @@ unsafe impl Srq for IbSrq {
     unsafe fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         // SAFETY: `self` holds the queue; the caller keeps the requests' memory.
         let post = |first| unsafe { sys::post_srq_recv(self.raw, first) };
-        post_receives(wrs, post, |error| {
-            self.pd.context().error("ibv_post_srq_recv", &error)
+        post_all(wrs, post, |kind| {
+            self.pd.context().refuse("ibv_post_srq_recv", kind)
         })
     }
 
@@ -85,7 +87,7 @@ impl Drop for IbSrq {
     fn drop(&mut self) {
         // SAFETY: queue pairs hold their queue, so none is left that uses it.
         if let Err(error) = unsafe { sys::destroy_srq(self.raw) } {
-            tracing::error!(%error, "ibv_destroy_srq failed");
+            leak("ibv_destroy_srq", &error, Arc::clone(&self.pd));
         }
     }
 }
@@ -95,6 +97,8 @@ pub(crate) struct IbQp {
     raw: NonNull<sys::ibv_qp>,
     qpn: Qpn,
     caps: QpCaps,
+    /// A value of [`may_post`].
+    may_post: AtomicU8,
     // The very handles that it was created with: their owners count them.
     srq: Option<Arc<dyn Srq>>,
     _send_cq: Arc<dyn Cq>,
@@ -135,6 +139,7 @@ impl IbQp {
             raw,
             qpn: Qpn::truncating(number),
             caps: convert::qp_caps(&cap),
+            may_post: AtomicU8::new(may_post::NOTHING),
             srq: init.srq.cloned(),
             _send_cq: Arc::clone(init.send_cq),
             _recv_cq: Arc::clone(init.recv_cq),
@@ -166,7 +171,12 @@ unsafe impl Qp for IbQp {
         let (mut attr, mask) = convert::qp_modify(to);
         // SAFETY: `self` holds the queue pair.
         let modified = unsafe { sys::modify_qp(self.raw, &mut attr, mask) };
-        modified.map_err(|error| self.pd.context().error("ibv_modify_qp", &error))
+        modified.map_err(|error| self.pd.context().error("ibv_modify_qp", &error))?;
+        // Who posts while another thread moves the queue pair may meet either state; what C then refuses without saying where counts as
+        // accepted, so that its memory stays where it is.
+        self.may_post
+            .store(may_post::in_state(to.state()), Ordering::Relaxed);
+        Ok(())
     }
 
     fn state(&self) -> Result<QpState, VerbsError> {
@@ -182,44 +192,21 @@ unsafe impl Qp for IbQp {
     }
 
     unsafe fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        let mut accepted = 0;
-        let mut rest = wrs;
-        while !rest.is_empty() {
-            let mut sges = [sys::zeroed::<sys::ibv_sge>(); BATCH_SGES];
-            let mut list = [sys::zeroed::<sys::ibv_send_wr>(); BATCH];
-            let n = fitting(rest.iter().map(|wr| wr.sges.len()));
-            if n == 0 {
-                return Err(self.too_many_sges(accepted, rest[0].sges.len()));
-            }
-            let mut used = 0;
-            for (wr, raw) in rest[..n].iter().zip(&mut list) {
-                let place = &mut sges[used..used + wr.sges.len()];
-                used += wr.sges.len();
-                convert::sges(wr.sges, place);
-                convert::send_wr(wr, place, raw);
-            }
-            link(&mut list[..n], |wr, next| wr.next = next);
-            let first = list.as_mut_ptr();
-            // SAFETY: `self` holds the queue pair; the list is linked and the caller keeps the requests' memory.
-            if let Err((error, bad)) = unsafe { sys::post_send(self.raw, first) } {
-                accepted += place_of(bad, first, n);
-                return Err(PostError {
-                    accepted,
-                    source: self.pd.context().error("ibv_post_send", &error),
-                });
-            }
-            accepted += n;
-            rest = &rest[n..];
+        if self.may_post.load(Ordering::Relaxed) < may_post::ALL {
+            return Err(self.not_now("ibv_post_send"));
         }
-        Ok(())
+        // SAFETY: `self` holds the queue pair; the caller keeps the requests' memory.
+        let post = |first| unsafe { sys::post_send(self.raw, first) };
+        post_all(wrs, post, |kind| self.pd.context().refuse("ibv_post_send", kind))
     }
 
     unsafe fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        if self.srq.is_some() || self.may_post.load(Ordering::Relaxed) < may_post::RECEIVES {
+            return Err(self.not_now("ibv_post_recv"));
+        }
         // SAFETY: `self` holds the queue pair; the caller keeps the requests' memory.
         let post = |first| unsafe { sys::post_recv(self.raw, first) };
-        post_receives(wrs, post, |error| {
-            self.pd.context().error("ibv_post_recv", &error)
-        })
+        post_all(wrs, post, |kind| self.pd.context().refuse("ibv_post_recv", kind))
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -228,15 +215,12 @@ unsafe impl Qp for IbQp {
 }
 
 impl IbQp {
-    fn too_many_sges(&self, accepted: usize, value: usize) -> PostError {
-        let kind = ErrorKind::OutOfRange {
-            what: "count of scatter/gather elements",
-            value: value as u64,
-            limit: BATCH_SGES as u64 + 1,
-        };
+    /// What C says to a post that the queue pair's state does not permit.
+    fn not_now(&self, verb: &'static str) -> PostError {
+        let kind = ErrorKind::Os(Errno::INVAL.raw_os_error());
         PostError {
-            accepted,
-            source: self.pd.context().refuse("ibv_post_send", kind),
+            accepted: 0,
+            source: self.pd.context().refuse(verb, kind),
         }
     }
 }
@@ -245,86 +229,36 @@ impl Drop for IbQp {
     fn drop(&mut self) {
         // SAFETY: this is the last handle.
         if let Err(error) = unsafe { sys::destroy_qp(self.raw) } {
-            tracing::error!(%error, "ibv_destroy_qp failed: the queue pair and its queues are leaked");
-            // The device may still use them.
-            std::mem::forget((
+            let queues = (
                 self.srq.clone(),
                 Arc::clone(&self._send_cq),
                 Arc::clone(&self._recv_cq),
-                Arc::clone(&self.pd),
-            ));
+            );
+            leak("ibv_destroy_qp", &error, (queues, Arc::clone(&self.pd)));
         }
     }
 }
 
-/// Posts receives in batches, with `post` for each linked list.
-fn post_receives(
-    wrs: &[RecvWr<'_>],
-    post: impl Fn(*mut sys::ibv_recv_wr) -> Result<(), (std::io::Error, *mut sys::ibv_recv_wr)>,
-    error_of: impl Fn(std::io::Error) -> VerbsError,
-) -> Result<(), PostError> {
-    let mut accepted = 0;
-    let mut rest = wrs;
-    while !rest.is_empty() {
-        let mut sges = [sys::zeroed::<sys::ibv_sge>(); BATCH_SGES];
-        let mut list = [sys::zeroed::<sys::ibv_recv_wr>(); BATCH];
-        let n = fitting(rest.iter().map(|wr| wr.sges.len()));
-        if n == 0 {
-            let error = std::io::Error::from(std::io::ErrorKind::InvalidInput);
-            return Err(PostError {
-                accepted,
-                source: error_of(error),
-            });
+/// What may be posted to a queue pair, by its state (IBTA volume 1, section 10.3.1).
+///
+/// This is checked here, because providers do not do it in time: rxe's puts a send into the queue that it shares with the kernel, and then
+/// learns that the kernel refuses it. When the queue pair gets to RTS the request is carried out after all, from memory that was given
+/// back long since.
+mod may_post {
+    use adverb_verbs::QpState;
+
+    pub(super) const NOTHING: u8 = 0;
+    pub(super) const RECEIVES: u8 = 1;
+    pub(super) const ALL: u8 = 2;
+
+    pub(super) fn in_state(state: QpState) -> u8 {
+        match state {
+            QpState::Init | QpState::Rtr => RECEIVES,
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => ALL,
+            // RESET, and states that this crate does not move to.
+            _ => NOTHING,
         }
-        let mut used = 0;
-        for (wr, raw) in rest[..n].iter().zip(&mut list) {
-            let place = &mut sges[used..used + wr.sges.len()];
-            used += wr.sges.len();
-            convert::sges(wr.sges, place);
-            raw.wr_id = wr.wr_id;
-            raw.sg_list = place.as_mut_ptr();
-            raw.num_sge = place.len() as i32;
-        }
-        link(&mut list[..n], |wr, next| wr.next = next);
-        let first = list.as_mut_ptr();
-        if let Err((error, bad)) = post(first) {
-            accepted += place_of(bad, first, n);
-            return Err(PostError {
-                accepted,
-                source: error_of(error),
-            });
-        }
-        accepted += n;
-        rest = &rest[n..];
     }
-    Ok(())
-}
-
-/// How many requests, of these numbers of elements, fit one batch.
-fn fitting(sges: impl Iterator<Item = usize>) -> usize {
-    let mut left = BATCH_SGES;
-    sges.take(BATCH)
-        .take_while(|n| match left.checked_sub(*n) {
-            Some(rest) => {
-                left = rest;
-                true
-            }
-            None => false,
-        })
-        .count()
-}
-
-/// Links a list, whose last element's pointer stays null.
-fn link<T>(list: &mut [T], set_next: impl Fn(&mut T, *mut T)) {
-    let first = list.as_mut_ptr();
-    for (i, wr) in list.iter_mut().enumerate().rev().skip(1) {
-        set_next(wr, first.wrapping_add(i + 1));
-    }
-}
-
-/// How many requests lie before the one that was refused; none if the provider did not say which.
-fn place_of<T>(bad: *const T, first: *const T, n: usize) -> usize {
-    (0..n).find(|i| ptr::eq(bad, first.wrapping_add(*i))).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -332,23 +266,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_ends_where_requests_or_elements_do() {
-        assert_eq!(fitting([1; 100].into_iter()), BATCH);
-        assert_eq!(fitting([30, 30, 4, 1].into_iter()), 3);
-        assert_eq!(fitting([65].into_iter()), 0);
-        assert_eq!(fitting([].into_iter()), 0);
-    }
-
-    #[test]
-    fn lists_are_linked_to_the_end() {
-        let mut list = [sys::zeroed::<sys::ibv_recv_wr>(); 3];
-        let first = list.as_mut_ptr();
-        link(&mut list, |wr, next| wr.next = next);
-        assert_eq!(
-            list.map(|wr| wr.next),
-            [first.wrapping_add(1), first.wrapping_add(2), ptr::null_mut()]
-        );
-        assert_eq!(place_of(first.wrapping_add(2), first, 3), 2);
-        assert_eq!(place_of(ptr::null(), first, 3), 0);
+    fn states_permit_what_the_specification_says() {
+        for (state, permitted) in [
+            (QpState::Reset, may_post::NOTHING),
+            (QpState::Init, may_post::RECEIVES),
+            (QpState::Rtr, may_post::RECEIVES),
+            (QpState::Rts, may_post::ALL),
+            (QpState::Sqd, may_post::ALL),
+            (QpState::Err, may_post::ALL),
+        ] {
+            assert_eq!(may_post::in_state(state), permitted, "{state}");
+        }
     }
 }

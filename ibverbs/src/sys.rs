@@ -13,6 +13,7 @@ use std::mem;
 use std::ptr::{self, NonNull};
 
 use ibverbs_sys as ffi;
+use rustix::io::Errno;
 
 pub(crate) use ffi::{
     ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr, ibv_gid_entry, ibv_mr, ibv_pd,
@@ -20,10 +21,16 @@ pub(crate) use ffi::{
     ibv_send_wr, ibv_sge, ibv_srq, ibv_wc,
 };
 
+#[cfg(test)]
+pub(crate) use ffi::{ibv_access_flags, ibv_send_flags};
+
 /// Numbers of C enumerations that no other file needs to know the bindings for.
 pub(crate) mod code {
     use super::ffi;
 
+    pub(crate) use ffi::ibv_port_state::{
+        IBV_PORT_ACTIVE, IBV_PORT_ACTIVE_DEFER, IBV_PORT_ARMED, IBV_PORT_DOWN, IBV_PORT_INIT,
+    };
     pub(crate) use ffi::ibv_qp_state::{
         IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
     };
@@ -336,7 +343,8 @@ pub(crate) unsafe fn poll_cq(cq: NonNull<ibv_cq>, out: &mut [ibv_wc]) -> io::Res
     let max = i32::try_from(out.len()).unwrap_or(i32::MAX);
     // SAFETY: see the module's page; `out` has room for `max` completions.
     let n = unsafe { poll(cq.as_ptr(), max, out.as_mut_ptr()) };
-    usize::try_from(n).map_err(|_| io::Error::from_raw_os_error(n.saturating_neg()))
+    // All that a negative number says is that the queue is in error.
+    usize::try_from(n).map_err(|_| Errno::IO.into())
 }
 
 /// An array to poll into.
@@ -498,9 +506,7 @@ impl Zeroable for ibv_gid_entry {}
 impl Zeroable for ibv_port_attr {}
 impl Zeroable for ibv_qp_attr {}
 impl Zeroable for ibv_qp_init_attr {}
-impl Zeroable for ibv_recv_wr {}
 impl Zeroable for ibv_send_wr {}
-impl Zeroable for ibv_sge {}
 impl Zeroable for ibv_wc {}
 
 pub(crate) fn zeroed<T: Zeroable>() -> T {
@@ -531,7 +537,17 @@ fn would_block_is_none<T>() -> io::Result<Option<T>> {
 }
 
 fn unsupported() -> io::Error {
-    io::ErrorKind::Unsupported.into()
+    Errno::OPNOTSUPP.into()
+}
+
+/// Immediate data of a send, which C takes in network byte order.
+pub(crate) fn set_imm(wr: &mut ibv_send_wr, imm: u32) {
+    wr.__bindgen_anon_1.imm_data = imm.to_be();
+}
+
+/// Immediate data of a completion, in host byte order.
+pub(crate) fn imm(wc: &ibv_wc) -> Option<u32> {
+    wc.imm_data().map(u32::from_be)
 }
 
 /// The remote side of a WRITE or READ.
