@@ -29,6 +29,32 @@ fn softroce_behaves_as_the_conformance_suite_says() {
 }
 
 #[test]
+fn the_provider_gives_what_sysfs_says_and_keeps_what_it_was_lent() {
+    let arguments = [
+        "test",
+        "-p",
+        "adverb-ibverbs",
+        "--features",
+        "ibverbs",
+        "--test",
+        "rxe",
+        "--no-run",
+    ];
+    let built = executables(&workspace(), &arguments, &["rxe"]).unwrap();
+    let outcome = guests()
+        .run(&Script::command([built[0].to_str().unwrap()]))
+        .unwrap();
+    let output = &outcome.hosts[0].output;
+    assert!(outcome.success(), "{output:#?}");
+    assert!(
+        output
+            .iter()
+            .any(|line| line.starts_with("test result: ok. 6 passed")),
+        "{output:#?}"
+    );
+}
+
+#[test]
 fn the_transports_tests_pass_on_softroce() {
     let targets = ["messages", "lifecycle", "driving"];
     let arguments = [
