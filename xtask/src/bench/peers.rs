@@ -27,12 +27,12 @@ for run in $RUNS; do pair poll 1000 ""; pair event 20 -e; done
 for run in 1 2 3; do pair event 20 -e; done
 "#;
 
-/// One guest: UCX's active messages over the same device. The third column of its last line is the median.
+/// One guest: UCX's active messages over the same device. The second column of its results is the median.
 const UCX_AM_LAT: &str = r#"
 for run in $RUNS; do
   ucx_perftest -f -t am_lat -d rxe0:1 -x rc_verbs -s 8 -n 2000 > /dev/null 2>&1 & server=$!
   sleep 1
-  ucx_perftest -f -t am_lat -d rxe0:1 -x rc_verbs -s 8 -n 2000 127.0.0.1 2> /dev/null | awk '/^Final/ { print "@ucx_am_lat", $3 }'
+  ucx_perftest -f -t am_lat -d rxe0:1 -x rc_verbs -s 8 -n 2000 127.0.0.1 2> /dev/null | awk '$1 == 2000 && NF >= 8 { print "@ucx_am_lat", $2 }'
   wait $server
   $PINGPONG --listen 127.0.0.1 --device rxe0 --mode poll --once > /dev/null & server=$!
   am am_poll --mode poll --size 8 --iters 2000 127.0.0.1 || exit 1
