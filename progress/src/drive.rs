@@ -316,7 +316,8 @@ impl Engine {
         let mut empty = 0;
         for _ in 0..PASSES_PER_CLOCK {
             let pass = self.pass(handler, now, deadline)?;
-            if pass.completions > 0 {
+            // Gaps between completions matter for spinning only, and poll mode always spins.
+            if pass.completions > 0 && self.mode() != Mode::Poll {
                 now = Instant::now();
             }
             match self.decider.polled(&pass, now) {

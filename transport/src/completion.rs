@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use crate::worker::deadline_after;
 use crate::{Endpoint, EndpointError, SendError, WaitError};
 
 /// A message on its way. Awaited or waited for, it tells when the peer's device has the message.
@@ -39,7 +38,7 @@ impl SendCompletion {
     pub fn wait(&self, timeout: Duration) -> Result<(), SendError> {
         let connection = &self.endpoint.connection;
         let mut result = connection.poll_sent(self.seq, std::task::Waker::noop());
-        let waited = self.endpoint.owner.wait_until(deadline_after(timeout), || {
+        let waited = self.endpoint.owner.wait_for(timeout, || {
             result = result.take().or_else(|| connection.sent_result(self.seq));
             result.is_some()
         });
@@ -100,7 +99,7 @@ impl Closed {
     pub fn wait(&self, timeout: Duration) -> Result<EndpointError, WaitError> {
         let connection = &self.endpoint.connection;
         let mut ended = None;
-        let waited = self.endpoint.owner.wait_until(deadline_after(timeout), || {
+        let waited = self.endpoint.owner.wait_for(timeout, || {
             ended = connection.ended();
             ended.is_some()
         });

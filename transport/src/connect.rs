@@ -76,7 +76,7 @@ fn connect_to(owner: &Arc<Owner>, peer: SocketAddr, deadline: Instant) -> Result
 /// Drives the worker until the link has carried a message each way.
 fn await_open(owner: &Arc<Owner>, endpoint: &Endpoint, deadline: Instant) -> Result<(), ConnectErrorKind> {
     let mut opened = None;
-    let waited = owner.wait_until(deadline, || {
+    let waited = owner.wait_for(deadline.saturating_duration_since(Instant::now()), || {
         opened = endpoint.connection.opened();
         opened.is_some()
     });

@@ -6,12 +6,13 @@ use std::sync::atomic::AtomicUsize;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use adverb_proto::{self as proto, Event, GoodbyeReason, Outcome, Outgoing, Phase, Received};
+use adverb_proto::{self as proto, Event, GoodbyeReason, Outcome, Outgoing, Phase, Received, Urgency};
 use adverb_verbs::{
     QpModify, RemoteAddr, Rkey, SendFlags, SendOp, SendQueue, SendRequest, SlotPool, WcStatus, WorkCompletion,
 };
 use parking_lot::Mutex;
 
+use crate::clock::Clock;
 use crate::outbox::Outbox;
 use crate::signals::Signals;
 use crate::table::Place;
@@ -34,6 +35,7 @@ pub(crate) struct Connection {
     state: Mutex<State>,
     send_pool: SlotPool,
     signals: Arc<Signals>,
+    clock: Clock,
     signal_every: u32,
     max_inline: usize,
 }
@@ -137,6 +139,7 @@ impl Connection {
             state: Mutex::new(state),
             send_pool,
             signals,
+            clock: Clock::new(),
             // One in half the queue at least, or a full queue would never be told that it has room.
             signal_every: signal_every.clamp(1, (depth as u32 / 2).max(1)),
             max_inline,
@@ -152,7 +155,11 @@ impl Connection {
                 error: self.error(kind.clone()),
             });
         }
-        let now = Instant::now();
+        // Bulk has a bound of 1 ms on what goes unsolicited, which the coarse clock cannot tell.
+        let now = match message.urgency {
+            Urgency::Latency => self.clock.now(),
+            Urgency::Bulk => Instant::now(),
+        };
         let seq = self
             .with_outbox(&mut state, |core, outbox| core.send(now, message, outbox))
             .map_err(|error| self.send_error(error))?;
@@ -185,7 +192,11 @@ impl Connection {
         if state.ended.is_some() {
             return;
         }
-        let now = Instant::now();
+        let now = if state.core.queued_bytes() > 0 {
+            Instant::now()
+        } else {
+            self.clock.now()
+        };
         self.with_outbox(state, |core, outbox| core.transmit(now, outbox));
         self.take_events(state);
     }
@@ -262,7 +273,7 @@ impl Connection {
         if state.ended.is_some() {
             return Delivery::Control;
         }
-        let received = state.core.receive(Instant::now(), bytes);
+        let received = state.core.receive(self.clock.now(), bytes);
         let acked = state.core.acked();
         advance(&mut state, acked);
         self.take_events(&mut state);
@@ -326,7 +337,7 @@ impl Connection {
                 );
             }
             None => {
-                state.core.alive(Instant::now());
+                state.core.alive(self.clock.now());
                 self.transmit_locked(&mut state);
             }
         }

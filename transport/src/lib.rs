@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod async_events;
+mod clock;
 mod completion;
 mod config;
 mod connect;

@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::connect::HalfOpen;
 use crate::handshake::Frames;
-use crate::worker::{Owner, deadline_after};
+use crate::worker::Owner;
 use crate::{ConnectErrorKind, Endpoint, ListenError, WaitError, Worker};
 
 /// Handshakes under way at once. A further one is told that the listener is busy.
@@ -102,7 +102,7 @@ impl Listener {
     /// [`WaitError`] if none came in time, or this is a handler's thread, or the worker's queues failed.
     pub fn accept(&self, timeout: Duration) -> Result<Endpoint, WaitError> {
         let mut accepted = None;
-        let waited = self.owner.wait_until(deadline_after(timeout), || {
+        let waited = self.owner.wait_for(timeout, || {
             accepted = self.try_accept();
             accepted.is_some()
         });
@@ -249,7 +249,7 @@ fn handshake(
 ) -> Result<(), ConnectErrorKind> {
     let timeout = owner.shared.config.connect_timeout;
     let local = stream.local_addr()?.ip();
-    let mut frames = Frames::new(stream, deadline_after(timeout), timeout)?;
+    let mut frames = Frames::new(stream, Instant::now() + timeout, timeout)?;
     let result = welcome(shared, owner, &mut frames, local, peer);
     if let Err(kind) = &result
         && let Some(reason) = refusal(kind)

@@ -234,12 +234,7 @@ impl Worker {
     /// # Errors
     /// [`WaitError`]: it took longer, or this is a handler's thread, or the worker's queues failed.
     pub fn wait_until(&self, timeout: Duration, done: impl FnMut() -> bool) -> Result<(), WaitError> {
-        self.owner
-            .wait_until(deadline_after(timeout), done)
-            .map_err(|error| match error {
-                WaitError::Timeout(_) => WaitError::Timeout(timeout),
-                error => error,
-            })
+        self.owner.wait_for(timeout, done)
     }
 
     /// Makes whoever waits in [`Worker::wait_until`] ask `done` again.
@@ -347,38 +342,32 @@ fn fitting_endpoints(context: &Context, config: &Config) -> Result<u32, WorkerEr
     Ok(fitting)
 }
 
-/// The moment when a wait of `timeout` ends. What is longer than clocks can tell ends in a hundred years.
-pub(crate) fn deadline_after(timeout: Duration) -> Instant {
-    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-    let now = Instant::now();
-    now.checked_add(timeout.min(CENTURY)).unwrap_or(now)
-}
-
 impl Owner {
-    /// Drives the worker, or waits for whoever does, until `done` returns true or the deadline passes.
-    pub(crate) fn wait_until(
+    /// Drives the worker, or waits for whoever does, until `done` returns true, for `timeout` at most.
+    pub(crate) fn wait_for(
         self: &Arc<Self>,
-        deadline: Instant,
+        timeout: Duration,
         mut done: impl FnMut() -> bool,
     ) -> Result<(), WaitError> {
         // Saves the registration where a blocking call would not have blocked.
         if done() {
             return Ok(());
         }
-        let started = Instant::now();
+        // What is longer than the clock can tell never ends, and costs no look at the clock.
+        let deadline = Instant::now().checked_add(timeout);
         let observer = Observer::register(&self.shared);
         let waited = self.shared.role.wait(
             &observer.parking.waiter,
-            Some(deadline),
+            deadline,
             || done().then_some(()),
-            |driver| self.with_engine(driver, |engine, dispatch| engine.step(dispatch, Some(deadline))),
+            |driver| self.with_engine(driver, |engine, dispatch| engine.step(dispatch, deadline)),
         );
         drop(observer);
         waited.map_err(|error| match error {
             adverb_progress::WaitError::WouldDeadlock => crate::WouldDeadlock.into(),
             adverb_progress::WaitError::Progress(error) => WaitError::Worker(error),
             // Its other reason is the deadline.
-            _ => WaitError::Timeout(deadline.saturating_duration_since(started)),
+            _ => WaitError::Timeout(timeout),
         })
     }
 
@@ -620,8 +609,9 @@ impl ProgressThread {
             .spawn(move || {
                 crate::placement::confine_near(driven.context());
                 while !stopped.load(Ordering::Acquire) {
-                    let far = Instant::now() + Duration::from_secs(3600);
-                    let waited = driven.owner.wait_until(far, || stopped.load(Ordering::Acquire));
+                    let waited = driven
+                        .owner
+                        .wait_for(Duration::MAX, || stopped.load(Ordering::Acquire));
                     if let Err(error @ WaitError::Worker(_)) = waited {
                         tracing::error!(%error, "the progress thread ends");
                         return;
