@@ -21,7 +21,6 @@ pub(crate) fn prepare(workspace: &Path) -> String {
          mkdir -p /run/bundle/rootfs && cd /run/bundle/rootfs\n\
          mkdir -p usr etc proc sys dev tmp run/adverb/out home .{workspace}\n\
          for link in bin sbin lib lib64; do ln -s usr/$link $link; done\n\
-         chmod 1777 tmp\n\
          chmod -R a+rwX /run/adverb/out\n"
     )
 }
@@ -61,6 +60,8 @@ pub(crate) fn config(host: u8, workspace: &Path, command: &str) -> Value {
         },
         "mounts": [
             { "destination": "/proc", "type": "proc", "source": "proc" },
+            // Before the checkout, which may lie below it.
+            tmpfs("/tmp"),
             tmpfs("/dev"),
             tmpfs("/dev/shm"),
             bind("/dev/infiniband", true),
