@@ -7,7 +7,7 @@ use adverb_guest::{Guests, Script};
 use anyhow::Result;
 use clap::value_parser;
 
-use crate::workspace;
+use crate::{setup, workspace};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -29,6 +29,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    setup::install_if_possible()?;
     let guests = Guests::new(workspace::root())
         .hosts(args.hosts)
         .memory_mib(args.memory)

@@ -7,7 +7,7 @@ use adverb_guest::{Guests, Script, am_pingpong};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::workspace;
+use crate::{setup, workspace};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -28,6 +28,7 @@ enum Name {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    setup::install_if_possible()?;
     match args.name {
         Name::Fuzz => fuzz(args.secs),
         Name::Wakeups => wakeups(),

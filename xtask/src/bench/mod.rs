@@ -11,7 +11,7 @@ use std::time::Duration;
 use adverb_guest::{Guests, Outcome, Script};
 use anyhow::{Result, ensure};
 
-use crate::workspace;
+use crate::{setup, workspace};
 use row::{Row, Samples};
 
 /// Interleaved runs of each side.
@@ -38,6 +38,7 @@ enum Name {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    setup::install_if_possible()?;
     let rows = match args.name {
         Name::Peers => peers::run()?,
         Name::Hybrid => hybrid::run()?,
