@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         .collect();
     let nextest = !in_path(NEXTEST);
     if packages.is_empty() && !nextest {
-        println!("setup: everything is there");
+        eprintln!("setup: everything is there");
         return Ok(ExitCode::SUCCESS);
     }
     if !args.yes {
