@@ -18,8 +18,9 @@ use adverb_verbs::{CompChannel, CompEvent, Cq, CqInit, ErrorKind, VerbsError, Wo
 use crate::device::{Context, leak};
 use crate::{convert, sys};
 
-/// Completions taken from libibverbs at once.
-const BATCH: usize = 32;
+/// Completions taken from libibverbs at once. Few, because the array is zeroed for every poll, most of which find nothing: providers do not
+/// write all fields of a failed completion, so it may not be left uninitialised.
+const BATCH: usize = 8;
 
 /// A completion channel, as users and queues hold it.
 #[derive(Clone, Debug)]
