@@ -62,18 +62,21 @@ impl Outcome {
         self.hosts.iter().all(|host| host.status == Some(0))
     }
 
-    /// The first status that is not 0; 255 for a command that did not end.
+    /// The first status that is not 0. 255 if there is none and a command did not end: where one fails, the others are ended, and
+    /// that is not what went wrong.
     pub fn status(&self) -> i32 {
-        self.hosts
+        let failed = self
+            .hosts
             .iter()
-            .map(|host| host.status.unwrap_or(255))
-            .find(|status| *status != 0)
-            .unwrap_or(0)
+            .filter_map(|host| host.status)
+            .find(|status| *status != 0);
+        failed.unwrap_or(if self.success() { 0 } else { 255 })
     }
 
     /// Lines of the kernel logs that tell of a bug, or of a packet that rxe did not like.
     pub fn complaints(&self) -> Vec<&str> {
-        const SIGNS: [&str; 6] = [
+        const SIGNS: [&str; 7] = [
+            "Kernel panic",
             "Oops",
             "BUG:",
             "WARNING:",
@@ -407,5 +410,45 @@ impl Machines {
 impl Drop for Machines {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(statuses: &[Option<i32>], dmesg: &str) -> Outcome {
+        let host = |status: &Option<i32>| HostOutcome {
+            status: *status,
+            output: Vec::new(),
+        };
+        Outcome {
+            hosts: statuses.iter().map(host).collect(),
+            dmesg: dmesg.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_status_is_that_of_the_host_that_failed_and_not_of_one_that_was_ended_for_it() {
+        for (statuses, expected) in [
+            (&[Some(0), Some(0)][..], 0),
+            (&[Some(0), Some(3)], 3),
+            (&[None, Some(3)], 3),
+            (&[Some(0), None], 255),
+            (&[None], 255),
+        ] {
+            let outcome = outcome(statuses, "");
+            assert_eq!(outcome.status(), expected, "{statuses:?}");
+            assert_eq!(outcome.success(), expected == 0, "{statuses:?}");
+        }
+    }
+
+    #[test]
+    fn complaints_of_the_kernel_are_told_from_its_small_talk() {
+        let dmesg = "[1] rdma_rxe: loaded\n[2] eth0: up\n[3] rdma_rxe: rxe_rcv: bad packet\n[4] WARNING: CPU: 1\n\
+                     [5] Kernel panic - not syncing\n";
+        let outcome = outcome(&[Some(0)], dmesg);
+        let lines: Vec<_> = outcome.complaints().iter().map(|line| &line[..3]).collect();
+        assert_eq!(lines, ["[3]", "[4]", "[5]"]);
     }
 }
