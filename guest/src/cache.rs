@@ -27,11 +27,10 @@ impl Cache {
         let _one_at_a_time = lock(&root)?;
         let (kernel_dir, busybox_dir) = (root.join("kernel"), root.join("busybox"));
         if !kernel_dir.exists() {
-            let name = newest_kernel(&apt_cache_names()?)?;
-            unpack(&name, &kernel_dir)?;
+            with_fresh_lists(|| unpack(&newest_kernel(&apt_cache_names()?)?, &kernel_dir))?;
         }
         if !busybox_dir.exists() {
-            unpack("busybox-static", &busybox_dir)?;
+            with_fresh_lists(|| unpack("busybox-static", &busybox_dir))?;
         }
         let kernel = find(&kernel_dir.join("boot"), "vmlinuz-")?;
         let version = file_name(&kernel).trim_start_matches("vmlinuz-").to_owned();
@@ -96,6 +95,15 @@ fn newest_kernel(names: &str) -> Result<String> {
     newest.map(|(_, name)| name.to_owned()).context(
         "no package linux-image-6.12.*+deb12-amd64 is known: run `apt-get update`, on Debian 12 with its security updates",
     )
+}
+
+/// Tries it, and if that fails once more with apt's lists brought up to date: there may be none yet, or what they name may be gone.
+fn with_fresh_lists(attempt: impl Fn() -> Result<()>) -> Result<()> {
+    let Err(error) = attempt() else { return Ok(()) };
+    eprintln!("guest: {error:#}; bringing apt's lists up to date");
+    run(Command::new("apt-get").args(["-q", "-o", "DPkg::Lock::Timeout=300", "update"]))
+        .context("apt's lists are out of date")?;
+    attempt()
 }
 
 fn apt_cache_names() -> Result<String> {

@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use adverb_guest::{Guests, cargo};
 use anyhow::{Context, Result, ensure};
+
+use crate::workspace;
 
 /// Debian packages, each with a file that tells that it is there.
 const PACKAGES: [(&str, &str); 18] = [
@@ -42,15 +45,27 @@ pub(crate) fn install_if_possible() -> Result<()> {
     // The owner of this process's own entry is its user.
     let root =
         std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
-    let yes = root && in_path("apt-get");
     ensure!(
-        run(&Args { yes })? == ExitCode::SUCCESS,
+        install(root && in_path("apt-get"))?,
         "something is missing, see above"
     );
     Ok(())
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if !install(args.yes)? {
+        return Ok(ExitCode::FAILURE);
+    }
+    if args.yes {
+        // So that nothing needs the network later.
+        Guests::new(workspace::root()).fetch()?;
+    }
+    eprintln!("setup: everything is there");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Installs what is missing if `yes`, else says how. Whether nothing is missing any more.
+fn install(yes: bool) -> Result<bool> {
     let packages: Vec<&str> = PACKAGES
         .iter()
         .filter(|(_, file)| !Path::new(file).exists())
@@ -58,25 +73,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         .collect();
     let nextest = !in_path(NEXTEST);
     if packages.is_empty() && !nextest {
-        eprintln!("setup: everything is there");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(true);
     }
-    if !args.yes {
-        println!("setup: missing. This installs it:");
-        if !packages.is_empty() {
-            println!(
-                "  apt-get update && apt-get install -y --no-install-recommends {}",
-                packages.join(" ")
-            );
-        }
-        if nextest {
-            println!("  cargo install --locked {NEXTEST}");
-        }
-        println!("or, as root on Debian: cargo xtask setup --yes");
-        return Ok(ExitCode::FAILURE);
+    if !yes {
+        eprintln!(
+            "setup: something is missing. As root on Debian, this installs it:\n  {}",
+            by_hand(&packages, nextest)
+        );
+        return Ok(false);
     }
     if !packages.is_empty() {
-        println!("setup: installing {}", packages.join(" "));
+        eprintln!("setup: installing {}", packages.join(" "));
         apt(&["update", "-qq"])?;
         apt(&[
             &["install", "-y", "-qq", "--no-install-recommends"],
@@ -85,13 +92,29 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         .concat())?;
     }
     if nextest {
-        println!("setup: building {NEXTEST}");
-        let status = adverb_guest::cargo(&crate::workspace::root(), &["install", "--locked", NEXTEST])
+        eprintln!("setup: building {NEXTEST}");
+        let status = cargo(&workspace::root(), &["install", "--locked", NEXTEST])
             .status()
             .context("running cargo install")?;
         ensure!(status.success(), "cargo install {NEXTEST} failed");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
+}
+
+/// One command that installs what is missing.
+fn by_hand(packages: &[&str], nextest: bool) -> String {
+    let mut commands = Vec::new();
+    if !packages.is_empty() {
+        commands.push("apt-get update".to_owned());
+        commands.push(format!(
+            "apt-get install -y --no-install-recommends {}",
+            packages.join(" ")
+        ));
+    }
+    if nextest {
+        commands.push(format!("cargo install --locked {NEXTEST}"));
+    }
+    commands.join(" && ")
 }
 
 fn apt(arguments: &[&str]) -> Result<()> {
@@ -115,4 +138,18 @@ fn apt(arguments: &[&str]) -> Result<()> {
 fn in_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_one_command_away() {
+        assert_eq!(
+            by_hand(&["gcc", "crun"], true),
+            "apt-get update && apt-get install -y --no-install-recommends gcc crun && cargo install --locked cargo-nextest"
+        );
+        assert_eq!(by_hand(&[], true), "cargo install --locked cargo-nextest");
+    }
 }
