@@ -1,0 +1,2 @@
+//! What single pieces of adverb cost: `cargo bench -p adverb-benches`. Beside peers, on a real device, `cargo xtask bench` measures.
+#![forbid(unsafe_code)]
