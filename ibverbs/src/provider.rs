@@ -1,5 +1,6 @@
 //! Listing and opening devices.
 
+use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -63,9 +64,30 @@ unsafe impl Provider for LibIbverbs {
             };
             return Err(VerbsError::new("ibv_open_device", NAME, kind));
         };
-        let context = opened.map_err(|error| VerbsError::os("ibv_open_device", name, &error))?;
+        let context =
+            opened.map_err(|error| VerbsError::os("ibv_open_device", name, &why_not(name, error)))?;
         Ok(Arc::new(IbDevice::new(context, info)?))
     }
+}
+
+/// Why a device could not be opened. libibverbs tries another way when its node may not be opened, and then reports that
+/// as the reason (ENOENT): the node itself tells better.
+fn why_not(name: &str, error: io::Error) -> io::Error {
+    let nodes = fs::read_dir("/sys/class/infiniband_verbs")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let node = nodes
+        .map(|entry| entry.path())
+        .find(|node| fs::read_to_string(node.join("ibdev")).is_ok_and(|device| device.trim() == name));
+    let Some(file_name) = node.as_deref().and_then(Path::file_name) else {
+        return error;
+    };
+    let opened = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(Path::new("/dev/infiniband").join(file_name));
+    opened.err().unwrap_or(error)
 }
 
 /// Whether the list could not be had because the kernel has no RDMA at all: there are no devices then.
