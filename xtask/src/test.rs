@@ -155,12 +155,21 @@ struct Counts {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let started = Instant::now();
+    println!("== setup");
     // What it installs, it installs as root only.
     setup::install_if_possible()?;
     let mut table = Table::new();
     table
         .load_style(comfy_table::presets::UTF8_HORIZONTAL_ONLY)
         .set_header(["step", "result", "passed", "failed", "skipped", "s"]);
+    table.add_row([
+        "setup",
+        "ok",
+        "",
+        "",
+        "",
+        &started.elapsed().as_secs().to_string(),
+    ]);
     let mut total = Counts::default();
     let mut all_well = true;
     for step in steps() {
