@@ -226,7 +226,8 @@ fn run_step(step: &Step) -> Result<(bool, Counts, Duration)> {
     command.envs(step.environment.iter().copied());
     let (success, output) = run_and_show(command)?;
     let mut counts = Counts::default();
-    output.iter().for_each(|line| counts.add_line(line));
+    let runner = Runner::of(&step.cargo);
+    output.iter().for_each(|line| counts.add_line(runner, line));
     if step.counted && counts.passed + counts.failed == 0 {
         println!("{}: no test ran", step.name);
     }
@@ -253,12 +254,36 @@ fn run_and_show(mut command: Command) -> Result<(bool, Vec<String>)> {
     Ok((child.wait().context("waiting for cargo")?.success(), lines))
 }
 
+/// What runs the tests of a step, and sums them up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Runner {
+    Nextest,
+    Libtest,
+}
+
+impl Runner {
+    fn of(cargo: &[&str]) -> Self {
+        if cargo.first() == Some(&"nextest") {
+            Self::Nextest
+        } else {
+            Self::Libtest
+        }
+    }
+
+    /// How the lines begin that sum up. Those of libtest in what nextest shows belong to tests that failed, or to suites that those ran
+    /// in guests, and are not to be counted again.
+    fn summary(self) -> &'static str {
+        match self {
+            Self::Nextest => "Summary [",
+            Self::Libtest => "test result: ",
+        }
+    }
+}
+
 impl Counts {
-    /// Adds what a summary line says, of nextest or of libtest. Other lines say nothing.
-    fn add_line(&mut self, line: &str) {
-        let nextest = line.trim_start().starts_with("Summary [");
-        let libtest = line.trim_start().starts_with("test result: ");
-        if !nextest && !libtest {
+    /// Adds what a line says that sums up. Other lines say nothing.
+    fn add_line(&mut self, runner: Runner, line: &str) {
+        if !line.trim_start().starts_with(runner.summary()) {
             return;
         }
         let words: Vec<&str> = line
@@ -283,13 +308,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn summaries_of_both_runners_are_understood() {
-        let mut counts = Counts::default();
-        counts.add_line("     Summary [  16.116s] 39 tests run: 38 passed (1 slow), 1 failed, 2 skipped");
-        counts.add_line(
-            "test result: ok. 11 passed; 0 failed; 3 ignored; 0 measured; 5 filtered out; finished in 0.32s",
-        );
-        counts.add_line("I saw 4 passed");
-        assert_eq!((counts.passed, counts.failed, counts.skipped), (49, 1, 5));
+    fn each_runner_is_counted_by_its_own_summary() {
+        let nextest = "     Summary [  16.116s] 39 tests run: 38 passed (1 slow), 1 failed, 2 skipped";
+        let libtest =
+            "test result: ok. 11 passed; 0 failed; 3 ignored; 0 measured; 5 filtered out; finished in 0.32s";
+        for (runner, expected) in [(Runner::Nextest, (38, 1, 2)), (Runner::Libtest, (11, 0, 3))] {
+            let mut counts = Counts::default();
+            for line in [nextest, libtest, "I saw 4 passed"] {
+                counts.add_line(runner, line);
+            }
+            assert_eq!(
+                (counts.passed, counts.failed, counts.skipped),
+                expected,
+                "{runner:?}"
+            );
+        }
     }
 }
