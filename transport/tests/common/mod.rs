@@ -9,7 +9,7 @@ use adverb::{Config, Context, Endpoint, Listener, Mode, ProgressThread, Worker};
 use adverb_conformance::{Loopback, LoopbackConfig};
 
 /// Long enough that only a hang exceeds it.
-pub const LONG: Duration = Duration::from_secs(20);
+pub const LONG: Duration = Duration::from_secs(60);
 
 /// The message ids of the tests.
 pub const ECHO: u16 = 1;

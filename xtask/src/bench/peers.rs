@@ -12,19 +12,19 @@ use crate::workspace;
 /// With events it does not poll again after arming, and on SoftRoCE hangs within some dozens of messages: so it gets short runs, more than
 /// are needed, each with a time limit.
 const IB_SEND_LAT: &str = r#"
-pair() { # mode iterations flag
+pair() { # mode iterations flag seconds
   if [ $ADVERB_HOST = 1 ]; then
-    timeout 20 ib_send_lat -d rxe0 -s 8 -n $2 $3 > /dev/null 2>&1
+    timeout $(($4 + 2)) ib_send_lat -d rxe0 -s 8 -n $2 $3 > /dev/null 2>&1
     $PINGPONG --listen 0.0.0.0 --device rxe0 --mode $1 --once > /dev/null || exit 1
   else
     sleep 0.5
-    timeout 15 ib_send_lat -d rxe0 -s 8 -n $2 $3 $ADVERB_PEER 2> /dev/null |
+    timeout $4 ib_send_lat -d rxe0 -s 8 -n $2 $3 $ADVERB_PEER 2> /dev/null |
       awk -v name=ib_send_lat_$1 '$1 == 8 && NF >= 9 { print "@" name, $5 }'
-    am am_$1 --mode $1 --size 8 --iters 1000 $ADVERB_PEER || exit 1
+    am am_$1 --mode $1 --size 8 --iters 300 $ADVERB_PEER || exit 1
   fi
 }
-for run in $RUNS; do pair poll 1000 ""; pair event 20 -e; done
-for run in 1 2 3; do pair event 20 -e; done
+for run in $RUNS; do pair poll 300 "" 30; pair event 20 -e 6; done
+for run in 1 2 3 4 5; do pair event 20 -e 6; done
 "#;
 
 /// One guest: UCX's active messages over the same device. The second column of its results is the median.
