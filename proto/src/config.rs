@@ -19,7 +19,8 @@ pub struct Config {
     pub window: u32,
     /// The largest message that this side accepts, user header included, in bytes.
     pub max_message: u32,
-    /// Bytes that may wait for credits or for room in the send queue. One message is always let in, however large.
+    /// Bytes that may wait for credits or for room in the send queue, where each message counts 40 more for its header. One
+    /// message is always let in, however large.
     pub max_queued_bytes: usize,
     /// How long the peer may be silent before it is probed. `None` never probes.
     pub keepalive: Option<Duration>,

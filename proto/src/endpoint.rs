@@ -99,7 +99,7 @@ impl Endpoint {
             goodbye_answered: false,
             peer_goodbye: None,
             answer_sent: false,
-            deadline: Some(now + config.open_timeout),
+            deadline: now.checked_add(config.open_timeout),
             heard: now,
             probe_due: false,
             config,
@@ -210,11 +210,16 @@ impl Endpoint {
         true
     }
 
-    /// Takes a received segment and says what it was. When the segment's receive is posted again, report it with [`Endpoint::returned`].
+    /// Takes a received segment and says what it was. When the segment's receive is posted again, report it with
+    /// [`Endpoint::returned`]: what the segment granted is used then, if it was a control message. An endpoint that has failed
+    /// takes everything for [`Received::Control`], unread.
     ///
     /// # Errors
     /// [`ProtocolError`] if the peer broke the protocol: the endpoint has failed.
     pub fn receive(&mut self, now: Instant, bytes: &[u8]) -> Result<Received, ProtocolError> {
+        if self.phase == Phase::Failed {
+            return Ok(Received::Control);
+        }
         self.heard = now;
         let result = self.try_receive(now, bytes);
         if let Err(error) = &result {
@@ -225,17 +230,19 @@ impl Endpoint {
 
     fn try_receive(&mut self, now: Instant, bytes: &[u8]) -> Result<Received, ProtocolError> {
         let (header, fragment) = Header::decode(bytes)?;
-        if self.confirm_received == matches!(header.kind, Kind::Confirm(_)) {
-            let (got, expected) = if self.confirm_received {
-                ("a second confirmation", "a message")
-            } else {
-                ("a message", "the confirmation")
+        let confirms = matches!(header.kind, Kind::Confirm(_));
+        if confirms == self.confirm_received || !confirms && !self.confirm_sent {
+            let (got, expected) = match (confirms, self.confirm_received) {
+                (true, _) => ("a second confirmation", "a message"),
+                (false, false) => ("a message", "the confirmation"),
+                (false, true) => ("a message", "nothing before this side has confirmed"),
             };
             return Err(ProtocolError::Unexpected { got, expected });
         }
-        self.link.header(header.credit_limit, header.control_ack)?;
+        self.link
+            .header(header.credit_limit, header.control_ack, header.kind.is_control())?;
         if !self.sender.on_ack(header.ack) {
-            let sent = self.sender.next_seq();
+            let sent = self.sender.finished();
             return Err(ProtocolError::AckOfUnsent {
                 what: "messages",
                 acked: header.ack,
@@ -261,6 +268,12 @@ impl Endpoint {
                     return Err(ProtocolError::Unexpected {
                         got: "an answer to a goodbye",
                         expected: "no answer",
+                    });
+                }
+                if self.receiver.is_partial() {
+                    return Err(ProtocolError::Unexpected {
+                        got: "an answer to a goodbye",
+                        expected: "the rest of a message",
                     });
                 }
                 self.goodbye_answered = true;
@@ -355,8 +368,8 @@ impl Endpoint {
         if self.phase == Phase::Open {
             self.phase = Phase::Closing;
         }
-        let deadline = now + self.config.close_timeout;
-        self.deadline = Some(self.deadline.map_or(deadline, |other| other.min(deadline)));
+        let deadline = now.checked_add(self.config.close_timeout);
+        self.deadline = [self.deadline, deadline].into_iter().flatten().min();
     }
 
     fn check_opened(&mut self) {
@@ -440,13 +453,18 @@ impl Endpoint {
         if self.probe_due || !matches!(self.phase, Phase::Open | Phase::Closing) {
             return None;
         }
-        let due = (self.heard + interval).saturating_duration_since(self.config.epoch);
+        // An interval too long for the clock never probes.
+        let due = self.heard.checked_add(interval)?;
         let tick = (interval / 4).max(Duration::from_millis(1));
-        let ticks = due.as_nanos().div_ceil(tick.as_nanos());
+        let ticks = due
+            .saturating_duration_since(self.config.epoch)
+            .as_nanos()
+            .div_ceil(tick.as_nanos());
         // Beyond u32 ticks of at least a millisecond (seven weeks) the rounding is left out.
-        u32::try_from(ticks).map_or(Some(self.heard + interval), |ticks| {
-            Some(self.config.epoch + tick * ticks)
-        })
+        let rounded = u32::try_from(ticks)
+            .ok()
+            .and_then(|ticks| self.config.epoch.checked_add(tick.checked_mul(ticks)?));
+        rounded.or(Some(due))
     }
 
     /// Messages taken so far: the number of the next.

@@ -29,12 +29,14 @@
 //! let mut client = Endpoint::new(now, Side::Client, config.clone(), limits, 42);
 //! let mut server = Endpoint::new(now, Side::Server, config, limits, 42);
 //!
-//! // Each side confirms the link once.
+//! // Each side confirms the link once. Its credits are used when the receive of the confirmation is posted again.
 //! let (mut to_server, mut to_client) = (Wire::default(), Wire::default());
 //! client.transmit(now, &mut to_server);
 //! server.receive(now, &to_server.0.remove(0)).unwrap();
+//! server.returned(false);
 //! server.transmit(now, &mut to_client);
 //! client.receive(now, &to_client.0.remove(0)).unwrap();
+//! client.returned(false);
 //! assert_eq!(client.poll_event(), Some(Event::Opened));
 //!
 //! let message = Outgoing::new(7, b"header", b"payload");

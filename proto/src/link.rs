@@ -19,8 +19,10 @@ pub const CONTROL_RESERVE: u32 = CONTROL_CREDITS + 2;
 pub(crate) struct Link {
     /// Data fragments sent.
     sent: u32,
-    /// Data fragments that the peer allows in all.
+    /// Data fragments that the peer allows in all, as far as they are used: see [`Link::use_grants`].
     limit: CreditLimit,
+    /// What the peer's headers said of that.
+    heard: CreditLimit,
     /// Data fragments received.
     received: u32,
     /// Data fragments received whose receive is posted again.
@@ -33,6 +35,8 @@ pub(crate) struct Link {
     control_sent: u8,
     /// The peer's `control_ack`.
     control_acked: u8,
+    /// Control messages received.
+    control_received: u8,
     /// Control messages received whose receive is posted again: our `control_ack`.
     control_returned: u8,
 }
@@ -41,13 +45,15 @@ impl Link {
     pub(crate) fn new(window: u32, peer_credits: u32) -> Self {
         Self {
             sent: 0,
-            limit: CreditLimit::new(peer_credits),
+            limit: CreditLimit::new(0),
+            heard: CreditLimit::new(peer_credits),
             received: 0,
             returned: 0,
             window,
             advertised: CreditLimit::new(window),
             control_sent: 0,
             control_acked: 0,
+            control_received: 0,
             control_returned: 0,
         }
     }
@@ -79,8 +85,13 @@ impl Link {
         (self.advertised, self.control_returned)
     }
 
-    /// Takes what a header of the peer says.
-    pub(crate) fn header(&mut self, limit: CreditLimit, control_ack: u8) -> Result<(), ProtocolError> {
+    /// Takes what a header of the peer says, which may be a control message's.
+    pub(crate) fn header(
+        &mut self,
+        limit: CreditLimit,
+        control_ack: u8,
+        control: bool,
+    ) -> Result<(), ProtocolError> {
         let in_flight = self.control_sent.wrapping_sub(self.control_acked);
         let newly = control_ack.wrapping_sub(self.control_acked);
         if newly > in_flight {
@@ -91,8 +102,21 @@ impl Link {
             });
         }
         self.control_acked = control_ack;
-        self.limit = self.limit.later(limit);
+        self.heard = self.heard.later(limit);
+        self.control_received = self.control_received.wrapping_add(control.into());
+        self.use_grants();
         Ok(())
+    }
+
+    /// Uses what the peer granted, unless the receive of a control message is still to be posted again.
+    ///
+    /// So the first data that goes out by a grant acknowledges the message that brought it. Without that, all of a grant's
+    /// credits could go out before the acknowledgement can: the peer, out of control credits, could grant no more, and this
+    /// side, out of data credits, would have nothing to acknowledge with.
+    fn use_grants(&mut self) {
+        if self.control_received == self.control_returned {
+            self.limit = self.heard;
+        }
     }
 
     /// Counts a data fragment as received.
@@ -115,12 +139,15 @@ impl Link {
     /// The receive of a control message is posted again.
     pub(crate) fn control_returned(&mut self) {
         self.control_returned = self.control_returned.wrapping_add(1);
+        self.use_grants();
     }
 
-    /// Whether the peer should be told of new credits even if no message goes its way: at a quarter of the window.
+    /// Whether the peer should be told of new credits even if no message goes its way: at a quarter of the window, or of any
+    /// at all if it has used up those that it knows of. It may wait for just one, while the program keeps all other receives.
     pub(crate) fn grant_due(&self) -> bool {
         let untold = self.grant().since(self.advertised);
         untold >= (self.window / 4).max(1).cast_signed()
+            || untold > 0 && !self.advertised.allows(self.received)
     }
 
     /// The limit for the peer now.
@@ -144,6 +171,33 @@ mod tests {
         assert!(link.grant_due());
         assert_eq!(link.advertise(), (CreditLimit::new(10), 0));
         assert!(!link.grant_due());
+    }
+
+    #[test]
+    fn a_peer_without_credits_is_told_of_a_single_one() {
+        let mut link = Link::new(8, 8);
+        (0..8).for_each(|_| link.data_received().unwrap());
+        assert!(!link.grant_due());
+        link.data_returned();
+        assert!(link.grant_due());
+    }
+
+    #[test]
+    fn a_grant_is_used_when_its_message_can_be_acknowledged() {
+        let mut link = Link::new(2, 2);
+        assert_eq!(link.credits(), 0, "the confirmation has not come");
+        link.header(CreditLimit::new(2), 0, true).unwrap();
+        assert_eq!(link.credits(), 0);
+        link.control_returned();
+        assert_eq!(link.credits(), 2);
+
+        link.header(CreditLimit::new(3), 0, true).unwrap();
+        link.header(CreditLimit::new(4), 0, false).unwrap();
+        assert_eq!(link.credits(), 2);
+        link.control_returned();
+        assert_eq!(link.credits(), 4);
+        link.header(CreditLimit::new(5), 0, false).unwrap();
+        assert_eq!(link.credits(), 5);
     }
 
     #[test]
@@ -176,10 +230,12 @@ mod tests {
         for i in 0..1000_u32 {
             assert!(link.has_control_credit());
             link.control_sent();
-            link.header(CreditLimit::new(4 + i), (i + 1) as u8).unwrap();
+            link.header(CreditLimit::new(4 + i), (i + 1) as u8, true).unwrap();
+            link.control_returned();
         }
+        assert_eq!(link.credits(), 4 + 999);
         assert!(matches!(
-            link.header(CreditLimit::new(4), 1),
+            link.header(CreditLimit::new(4), 1, false),
             Err(ProtocolError::AckOfUnsent { .. })
         ));
     }

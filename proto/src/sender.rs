@@ -120,6 +120,8 @@ pub(crate) struct Sender {
     acked: u64,
     /// Every message below was begun to be sent.
     begun: u64,
+    /// Every message below was sent whole.
+    finished: u64,
     queue: VecDeque<Queued>,
     queued_bytes: usize,
     max_queued_bytes: usize,
@@ -139,6 +141,7 @@ impl Sender {
             next_seq: 0,
             acked: 0,
             begun: 0,
+            finished: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
             max_queued_bytes,
@@ -158,6 +161,11 @@ impl Sender {
         self.next_seq
     }
 
+    /// Messages sent whole.
+    pub(crate) fn finished(&self) -> u64 {
+        self.finished
+    }
+
     pub(crate) fn acked(&self) -> u64 {
         self.acked
     }
@@ -170,9 +178,9 @@ impl Sender {
         self.queue.is_empty()
     }
 
-    /// The peer's program got every message below `ack`. Says whether that was ever sent.
+    /// The peer's program got every message below `ack`. Says whether all that was ever sent.
     pub(crate) fn on_ack(&mut self, ack: u64) -> bool {
-        let sent = ack <= self.begun;
+        let sent = ack <= self.finished;
         if sent {
             self.acked = self.acked.max(ack);
         }
@@ -208,7 +216,11 @@ impl Sender {
                 len,
                 max: self.peer_max_message,
             })?;
-        if !self.queue.is_empty() && self.queued_bytes.saturating_add(len as usize) > self.max_queued_bytes {
+        // Each counts its header too: empty messages must not pile up without end.
+        let queued = self.queued_bytes + self.queue.len() * Header::DATA_LEN;
+        if !self.queue.is_empty()
+            && queued.saturating_add(len as usize + Header::DATA_LEN) > self.max_queued_bytes
+        {
             return Err(SendError::WouldBlock);
         }
 
@@ -319,6 +331,7 @@ impl Sender {
             });
             self.begun = meta.seq + 1;
             if last {
+                self.finished = meta.seq + 1;
                 return None;
             }
             offset += fragment_len;

@@ -4,11 +4,12 @@
 //! receiver-not-ready on a device, and panics here.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::time::{Duration, Instant};
 
 use adverb_proto::{
-    CONTROL_RESERVE, Config, Endpoint, Event, Outgoing, PeerLimits, Received, Segment, Segments, SendError,
-    Side, Urgency,
+    CONTROL_RESERVE, Config, Endpoint, Event, Outgoing, PeerLimits, Phase, Received, Segment, Segments,
+    SendError, Side, Urgency,
 };
 
 /// The nonce of every connection here.
@@ -68,8 +69,13 @@ pub(crate) struct Host {
     pub(crate) sleeps: bool,
     /// Whether other threads use new credits before the receives of what brought them are posted again.
     pub(crate) hasty: bool,
+    /// What the program sends as soon as it learns that the endpoint is open.
+    pub(crate) first: Vec<Message>,
+    /// It polls on every so many turns, and then takes all that came meanwhile in one go.
+    pub(crate) polls_every: u32,
     /// Control messages sent.
     pub(crate) controls: usize,
+    turns: u32,
     awake: bool,
     /// Receives posted.
     posted: u32,
@@ -122,6 +128,9 @@ impl Host {
             room: usize::MAX,
             sleeps: false,
             hasty: false,
+            first: Vec::new(),
+            polls_every: 1,
+            turns: 0,
             controls: 0,
             awake: true,
             posted: config.window + CONTROL_RESERVE,
@@ -162,6 +171,11 @@ impl Host {
         self.with_outbox(now, |endpoint, outbox| endpoint.transmit(now, outbox));
         while let Some(event) = self.endpoint.poll_event() {
             self.events.push(event);
+        }
+        if self.endpoint.phase() == Phase::Open {
+            for message in mem::take(&mut self.first) {
+                self.send(now, message, Urgency::Latency).unwrap();
+            }
         }
     }
 
@@ -289,7 +303,8 @@ impl Pair {
                 host.endpoint.handle_timeout(now);
                 host.awake = true;
             }
-            if host.awake {
+            host.turns += 1;
+            if host.awake && host.turns.is_multiple_of(host.polls_every) {
                 host.poll(now);
             } else {
                 // A completed send or the program's own call lets it send, and shows it nothing that arrived.
@@ -306,12 +321,14 @@ impl Pair {
             .min()
     }
 
-    /// One turn, after moving the clock to the next arrival. Says whether anything was under way.
+    /// One turn, after moving the clock to the next arrival. Says whether anything was under way or about to be polled.
     pub(crate) fn step(&mut self) -> bool {
         let next = self.next_arrival();
+        let about_to_poll = |host: &Host| host.awake && !host.arrived.is_empty();
+        let busy = next.is_some() || about_to_poll(&self.client) || about_to_poll(&self.server);
         self.time = next.map_or(self.time, |next| next.max(self.time));
         self.turn();
-        next.is_some()
+        busy
     }
 
     /// Goes on until nothing is under way. Timers that are due later do not fire.
