@@ -9,8 +9,7 @@ mod common;
 use std::time::Duration;
 
 use adverb_proto::{
-    CONTROL_RESERVE, Config, Endpoint, Event, FailReason, GoodbyeReason, Outcome, PeerLimits, Phase,
-    ProtocolError, SendError, Side, Urgency,
+    Config, Event, FailReason, GoodbyeReason, Outcome, Phase, ProtocolError, SendError, Side, Urgency,
 };
 use common::{Message, NONCE, ONE_SEGMENT, Pair};
 
@@ -271,4 +270,263 @@ fn messages_sent_in_the_same_breath_as_the_opening_do_not_block_later_grants() {
         pair.run();
         assert!(pair.server.got.len() > got, "stuck after {got}");
     }
+}
+
+fn close(pair: &mut Pair, side: Side) {
+    let now = pair.time;
+    let host = pair.host(side);
+    host.endpoint.close(now, GoodbyeReason::Closed);
+    host.transmit(now);
+}
+
+/// Both sides have come to an orderly end, and heard of it once.
+fn assert_closed(pair: &Pair) {
+    for host in [&pair.client, &pair.server] {
+        assert_eq!(host.endpoint.phase(), Phase::Closed);
+        assert_eq!(host.events.last(), Some(&Event::Closed));
+        assert_eq!(host.ends(), 1, "{:?}", host.events);
+        assert_eq!(host.endpoint.poll_timeout(), None);
+    }
+}
+
+#[test]
+fn either_side_may_close_and_both_may_at_once() {
+    for closers in [&BOTH[..1], &BOTH[1..], &BOTH] {
+        let mut pair = Pair::open(same);
+        closers.iter().for_each(|side| close(&mut pair, *side));
+        pair.run();
+        assert_closed(&pair);
+        let told = Event::PeerClosing(GoodbyeReason::Closed);
+        for side in BOTH {
+            let told_to_it = pair.host(side).events.contains(&told);
+            assert_eq!(told_to_it, closers.len() == 2 || !closers.contains(&side));
+        }
+        let goodbyes = 2 * closers.len();
+        assert_eq!(pair.client.controls + pair.server.controls, 2 + goodbyes);
+    }
+}
+
+#[test]
+fn a_close_waits_until_all_that_was_taken_is_handed_out() {
+    for closers in [&BOTH[..1], &BOTH[1..], &BOTH] {
+        every_way(|mut pair| {
+            fill(&mut pair, Side::Client, ONE_SEGMENT + 1, Urgency::Bulk);
+            fill(&mut pair, Side::Server, 0, Urgency::Latency);
+            closers.iter().for_each(|side| close(&mut pair, *side));
+            for side in closers {
+                let now = pair.time;
+                let refused = pair
+                    .host(*side)
+                    .send(now, Message::new(0, 0, 0), Urgency::Latency);
+                assert_eq!(refused, Err(SendError::NotOpen));
+            }
+            pair.run();
+            assert_closed(&pair);
+            pair.assert_all_arrived();
+        });
+    }
+}
+
+#[test]
+fn a_peer_that_learns_of_the_goodbye_still_sends_what_it_had_taken() {
+    let mut pair = Pair::open(same);
+    pair.client.room = 0;
+    fill(&mut pair, Side::Client, 1, Urgency::Latency);
+    close(&mut pair, Side::Server);
+    pair.run();
+    let now = pair.time;
+    let refused = pair.client.send(now, Message::new(0, 0, 0), Urgency::Latency);
+    assert_eq!(refused, Err(SendError::PeerClosed(GoodbyeReason::Closed)));
+    assert_eq!(pair.server.endpoint.phase(), Phase::Closing);
+    pair.client.room = 1;
+    pair.run();
+    assert_closed(&pair);
+    pair.assert_all_arrived();
+}
+
+#[test]
+fn a_close_after_the_peers_goodbye_says_goodbye_too() {
+    let mut pair = Pair::open(same);
+    pair.client.room = 0;
+    close(&mut pair, Side::Server);
+    pair.run();
+    close(&mut pair, Side::Client);
+    pair.client.room = 1;
+    pair.run();
+    assert_closed(&pair);
+    assert_eq!((pair.client.controls, pair.server.controls), (3, 3));
+}
+
+#[test]
+fn a_close_while_opening_is_done_when_it_is_open() {
+    for closers in [&BOTH[..1], &BOTH[1..], &BOTH] {
+        let mut pair = Pair::new(same, NONCE);
+        closers.iter().for_each(|side| close(&mut pair, *side));
+        pair.run();
+        assert_closed(&pair);
+        assert_eq!(pair.client.events[0], Event::Opened);
+    }
+}
+
+#[test]
+fn a_close_while_opening_is_given_up_in_time() {
+    let mut pair = Pair::new(same, NONCE);
+    pair.server.room = 0;
+    close(&mut pair, Side::Client);
+    pair.run_for(Duration::from_secs(6));
+    assert_eq!(pair.client.events, [Event::Failed(FailReason::OpenTimeout)]);
+}
+
+#[test]
+fn a_close_that_the_peer_does_not_answer_is_given_up_in_time() {
+    let mut pair = Pair::open(same);
+    pair.server.room = 0;
+    close(&mut pair, Side::Client);
+    pair.run_for(Duration::from_secs(4));
+    assert_eq!(pair.client.ends(), 0);
+    pair.run_for(Duration::from_secs(2));
+    for host in [&pair.client, &pair.server] {
+        assert_eq!(host.events.last(), Some(&Event::Failed(FailReason::CloseTimeout)));
+        assert_eq!(host.ends(), 1);
+        assert_eq!(host.endpoint.poll_timeout(), None);
+    }
+}
+
+#[test]
+fn nothing_comes_of_an_aborted_endpoint() {
+    let mut pair = Pair::open(same);
+    fill(&mut pair, Side::Client, 1, Urgency::Latency);
+    pair.server.endpoint.abort();
+    close(&mut pair, Side::Client);
+    pair.run_for(Duration::from_secs(6));
+    assert_eq!(pair.server.endpoint.phase(), Phase::Failed);
+    assert_eq!(pair.server.events, [Event::Opened]);
+    assert_eq!((pair.server.got.len(), pair.server.controls), (0, 1));
+    assert_eq!(pair.server.endpoint.poll_timeout(), None);
+    let now = pair.time;
+    let refused = pair.server.send(now, Message::new(0, 0, 0), Urgency::Latency);
+    assert_eq!(refused, Err(SendError::NotOpen));
+    assert_eq!(
+        pair.client.events.last(),
+        Some(&Event::Failed(FailReason::CloseTimeout))
+    );
+}
+
+#[test]
+fn a_goodbye_to_an_aborted_endpoint_sets_no_timer() {
+    let mut pair = Pair::open(same);
+    close(&mut pair, Side::Client);
+    pair.server.endpoint.abort();
+    pair.run();
+    assert_eq!(pair.server.events, [Event::Opened]);
+    assert_eq!(pair.server.endpoint.poll_timeout(), None);
+}
+
+#[test]
+fn outcomes_at_any_cut_point_are_never_better_or_worse_than_the_truth() {
+    // Both ways, so that acknowledgements come back while messages are under way.
+    for cut in 0..60 {
+        let mut pair = Pair::open(|_, config| Config { window: 3, ..config });
+        (pair.client.room, pair.server.room) = (2, 3);
+        for number in 0..12 {
+            let now = pair.time;
+            let message = Message::new(number, 0, usize::from(number % 4) * ONE_SEGMENT);
+            pair.client.send(now, message.clone(), Urgency::Bulk).unwrap();
+            pair.server.send(now, message, Urgency::Latency).unwrap();
+        }
+        (0..cut).for_each(|_| _ = pair.step());
+        for side in BOTH {
+            pair.host(side).endpoint.abort();
+        }
+        for (from, to) in [(&pair.client, &pair.server), (&pair.server, &pair.client)] {
+            let got = to.got.len() as u64;
+            let mut last = Outcome::Delivered;
+            for seq in 0..12 {
+                let outcome = from.endpoint.outcome(seq);
+                match outcome {
+                    Outcome::Delivered => assert!(seq < got),
+                    Outcome::NotSent => assert!(seq >= got),
+                    Outcome::MaybeDelivered => assert!(seq >= from.endpoint.acked()),
+                }
+                let rank = |outcome| match outcome {
+                    Outcome::Delivered => 0,
+                    Outcome::MaybeDelivered => 1,
+                    Outcome::NotSent => 2,
+                };
+                assert!(
+                    rank(last) <= rank(outcome),
+                    "message {seq} fared better than the one before"
+                );
+                last = outcome;
+            }
+        }
+    }
+}
+
+#[test]
+fn all_messages_of_an_answered_goodbye_were_delivered() {
+    let mut pair = Pair::open(same);
+    let taken = fill(&mut pair, Side::Client, 10, Urgency::Bulk) as u64;
+    close(&mut pair, Side::Client);
+    pair.run();
+    assert_closed(&pair);
+    assert_eq!(pair.client.endpoint.acked(), taken);
+    assert_eq!(pair.client.endpoint.outcome(taken - 1), Outcome::Delivered);
+}
+
+#[test]
+fn idle_endpoints_probe_on_the_ticks_of_their_worker() {
+    let keepalive = Duration::from_secs(2);
+    let mut pair = Pair::open(|_, config| Config {
+        keepalive: Some(keepalive),
+        ..config
+    });
+    let epoch = pair.time - 2 * common::DELAY;
+    for probes in 1..5 {
+        // Heard of a little after the epoch: due at the next tick of half a second, 2.5 s after the last.
+        let due = pair.client.endpoint.poll_timeout().unwrap();
+        assert_eq!(due, pair.server.endpoint.poll_timeout().unwrap());
+        assert_eq!((due - epoch).as_millis() % 500, 0);
+        assert!(due >= pair.time + keepalive || probes > 1);
+        assert!(!pair.client.endpoint.take_probe(), "before it is due");
+        for host in [&mut pair.client, &mut pair.server] {
+            host.endpoint.handle_timeout(due);
+            assert!(host.endpoint.take_probe());
+            assert!(!host.endpoint.take_probe(), "asked twice");
+        }
+    }
+    assert_eq!((pair.client.controls, pair.server.controls), (1, 1));
+}
+
+#[test]
+fn signs_of_life_put_the_probe_off() {
+    let mut pair = Pair::open(|_, config| Config {
+        keepalive: Some(Duration::from_secs(2)),
+        ..config
+    });
+    let opened = pair.time;
+    let due = |pair: &Pair| pair.client.endpoint.poll_timeout().unwrap() - opened;
+    assert!(due(&pair) > Duration::from_secs(2) && due(&pair) <= Duration::from_millis(2500));
+    pair.client.endpoint.alive(opened + Duration::from_secs(1));
+    assert!(due(&pair) > Duration::from_secs(3) && due(&pair) <= Duration::from_millis(3500));
+    pair.time += Duration::from_secs(2);
+    let now = pair.time;
+    pair.server
+        .send(now, Message::new(0, 0, 0), Urgency::Latency)
+        .unwrap();
+    pair.run();
+    assert!(due(&pair) > Duration::from_secs(4) && due(&pair) <= Duration::from_millis(4500));
+}
+
+#[test]
+fn intervals_beyond_the_clock_never_come_to_pass() {
+    let mut pair = Pair::open(|_, config| Config {
+        keepalive: Some(Duration::MAX),
+        open_timeout: Duration::MAX,
+        close_timeout: Duration::MAX,
+        ..config
+    });
+    assert_eq!(pair.client.endpoint.poll_timeout(), None);
+    close(&mut pair, Side::Client);
+    assert_eq!(pair.client.endpoint.poll_timeout(), None);
 }
