@@ -211,13 +211,13 @@ impl Endpoint {
     }
 
     /// Takes a received segment and says what it was. When the segment's receive is posted again, report it with
-    /// [`Endpoint::returned`]: what the segment granted is used then, if it was a control message. An endpoint that has failed
+    /// [`Endpoint::returned`]: what the segment granted is used then, if it was a control message. An endpoint that has ended
     /// takes everything for [`Received::Control`], unread.
     ///
     /// # Errors
     /// [`ProtocolError`] if the peer broke the protocol: the endpoint has failed.
     pub fn receive(&mut self, now: Instant, bytes: &[u8]) -> Result<Received, ProtocolError> {
-        if self.phase == Phase::Failed {
+        if matches!(self.phase, Phase::Closed | Phase::Failed) {
             return Ok(Received::Control);
         }
         self.heard = now;

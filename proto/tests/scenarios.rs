@@ -17,6 +17,17 @@ fn same(_: Side, config: Config) -> Config {
     config
 }
 
+impl Pair {
+    /// Two sides that are open.
+    fn open(config: impl Fn(Side, Config) -> Config) -> Self {
+        let mut pair = Self::new(config, NONCE);
+        pair.run();
+        assert_eq!(pair.client.events, [Event::Opened]);
+        assert_eq!(pair.server.events, [Event::Opened]);
+        pair
+    }
+}
+
 #[test]
 fn both_sides_open_with_one_message_each() {
     let pair = Pair::open(same);

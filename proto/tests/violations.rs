@@ -392,6 +392,26 @@ fn an_answer_that_answers_nothing() {
 }
 
 #[test]
+fn what_comes_after_an_orderly_end_is_not_read() {
+    for kind in [
+        goodbye(0),
+        Kind::GoodbyeAnswer,
+        Kind::Data(data(0, 1, 0, 1)),
+        confirm(),
+    ] {
+        let mut victim = Victim::open();
+        victim.endpoint.close(victim.now, GoodbyeReason::Closed);
+        victim.transmit(1);
+        victim.gets(Kind::GoodbyeAnswer).unwrap();
+        assert_eq!(victim.endpoint.poll_event(), Some(Event::Closed));
+        assert_eq!(victim.gets(kind), Ok(Received::Control));
+        assert_eq!(victim.endpoint.phase(), Phase::Closed);
+        assert_eq!(victim.endpoint.poll_event(), None);
+        assert_eq!(victim.endpoint.poll_timeout(), None);
+    }
+}
+
+#[test]
 fn an_answer_in_the_middle_of_a_message() {
     let mut victim = Victim::open();
     victim.endpoint.close(victim.now, GoodbyeReason::Closed);

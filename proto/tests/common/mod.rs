@@ -277,15 +277,6 @@ impl Pair {
         }
     }
 
-    /// Two sides that are open.
-    pub(crate) fn open(config: impl Fn(Side, Config) -> Config) -> Self {
-        let mut pair = Self::new(config, NONCE);
-        pair.run();
-        assert_eq!(pair.client.events, [Event::Opened]);
-        assert_eq!(pair.server.events, [Event::Opened]);
-        pair
-    }
-
     pub(crate) fn host(&mut self, side: Side) -> &mut Host {
         match side {
             Side::Client => &mut self.client,
