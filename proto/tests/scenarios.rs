@@ -9,7 +9,8 @@ mod common;
 use std::time::Duration;
 
 use adverb_proto::{
-    Config, Event, FailReason, GoodbyeReason, Outcome, Phase, ProtocolError, SendError, Side, Urgency,
+    CONTROL_CREDITS, Config, Event, FailReason, GoodbyeReason, Outcome, Phase, ProtocolError, SendError,
+    Side, Urgency,
 };
 use common::{Message, NONCE, ONE_SEGMENT, Pair};
 
@@ -540,4 +541,82 @@ fn intervals_beyond_the_clock_never_come_to_pass() {
     assert_eq!(pair.client.endpoint.poll_timeout(), None);
     close(&mut pair, Side::Client);
     assert_eq!(pair.client.endpoint.poll_timeout(), None);
+}
+
+#[test]
+fn control_messages_never_outrun_the_receives_that_are_kept_for_them() {
+    // With this window every single free receive is worth a grant.
+    let window = 7;
+    for goodbye in [false, true] {
+        let mut pair = Pair::open(|_, config| Config { window, ..config });
+        pair.server.keeps = true;
+        for side in BOTH {
+            // The client sees none of what comes until the end.
+            pair.client.polls_every = u32::MAX;
+            for number in 0..window as u16 {
+                let now = pair.time;
+                let message = Message::new(number, 0, 1);
+                pair.host(side).send(now, message, Urgency::Latency).unwrap();
+            }
+            while pair.server.got.len() < window as usize {
+                pair.step();
+            }
+        }
+        let before = pair.server.controls;
+        for _ in 0..window {
+            let now = pair.time;
+            pair.server.give_back(now, 1);
+        }
+        assert_eq!(pair.server.controls - before, CONTROL_CREDITS as usize);
+        if goodbye {
+            close(&mut pair, Side::Server);
+            close(&mut pair, Side::Client);
+        }
+        // A segment that meets no receive panics.
+        (0..50).for_each(|_| _ = pair.step());
+        pair.client.polls_every = 1;
+        pair.run();
+        pair.assert_all_arrived();
+        if goodbye {
+            assert_closed(&pair);
+        }
+    }
+}
+
+#[test]
+fn an_urgent_message_wakes_the_receiver_and_a_bulk_message_does_so_with_the_last_behind_it() {
+    for (urgency, seen) in [(Urgency::Latency, 1), (Urgency::Bulk, 0)] {
+        let mut pair = Pair::open(|_, config| Config { window: 64, ..config });
+        // It falls asleep on the next turn.
+        pair.server.sleeps = true;
+        pair.run();
+        pair.client.room = 0;
+        for number in 0..2 {
+            let now = pair.time;
+            let message = Message::new(number, 0, 1);
+            pair.client.send(now, message, urgency).unwrap();
+        }
+        let now = pair.time;
+        pair.client.room = 1;
+        pair.client.transmit(now);
+        pair.client.room = 0;
+        pair.run();
+        assert_eq!(pair.server.got.len(), seen);
+        pair.client.room = 1;
+        pair.run();
+        pair.assert_all_arrived();
+    }
+}
+
+#[test]
+fn if_both_close_each_is_closed_when_all_of_its_messages_are_acknowledged() {
+    let mut pair = Pair::open(same);
+    let taken = BOTH.map(|side| fill(&mut pair, side, 10, Urgency::Bulk) as u64);
+    for side in BOTH {
+        close(&mut pair, side);
+    }
+    pair.run();
+    assert_closed(&pair);
+    let acked = [pair.client.endpoint.acked(), pair.server.endpoint.acked()];
+    assert_eq!(acked, taken);
 }
