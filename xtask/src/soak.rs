@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// The fuzz packages and their targets.
-const TARGETS: [(&str, &str); 2] = [("wire", "header"), ("wire", "handshake")];
+const TARGETS: [(&str, &str); 3] = [("wire", "header"), ("wire", "handshake"), ("proto", "receive")];
 
 fn fuzz(secs: u64) -> Result<ExitCode> {
     for (package, target) in TARGETS {
