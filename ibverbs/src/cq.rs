@@ -175,6 +175,19 @@ impl IbCq {
         })
     }
 
+    /// Polls for as many completions as there are places, which are at most `N`.
+    fn poll_batch<const N: usize>(&self, places: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
+        let mut wcs = sys::empty_wcs::<N>();
+        let room = places.len().min(N);
+        // SAFETY: `self` holds the queue.
+        let polled = unsafe { sys::poll_cq(self.raw, &mut wcs[..room]) };
+        let found = polled.map_err(|error| self.context.error("ibv_poll_cq", &error))?;
+        for (wc, place) in wcs[..found].iter().zip(places) {
+            *place = convert::work_completion(wc);
+        }
+        Ok(found)
+    }
+
     /// The queue, if `cq` is one of this context.
     pub(crate) fn raw_of(cq: &Arc<dyn Cq>, context: &Arc<Context>) -> Option<NonNull<sys::ibv_cq>> {
         let cq = (**cq).as_any().downcast_ref::<Self>()?;
@@ -195,23 +208,19 @@ impl fmt::Debug for IbCq {
 // SAFETY: completions come from libibverbs, which reports a request when the device is done with it.
 unsafe impl Cq for IbCq {
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
-        let mut wcs = sys::empty_wcs::<BATCH>();
-        let mut taken = 0;
-        while taken < out.len() {
-            let room = (out.len() - taken).min(BATCH);
-            // SAFETY: `self` holds the queue.
-            let polled = unsafe { sys::poll_cq(self.raw, &mut wcs[..room]) };
-            let n = match polled {
-                Ok(n) => n,
-                // What was taken must not get lost. The queue stays in error, which the next call says.
-                Err(_) if taken > 0 => break,
-                Err(error) => return Err(self.context.error("ibv_poll_cq", &error)),
-            };
-            for (wc, place) in wcs[..n].iter().zip(&mut out[taken..]) {
-                *place = convert::work_completion(wc);
-            }
-            taken += n;
-            if n < room {
+        // Most polls find nothing. For them an array of zeroed completions would cost more than the poll.
+        let Some((first, rest)) = out.split_first_mut() else {
+            return Ok(0);
+        };
+        if self.poll_batch::<1>(std::slice::from_mut(first))? == 0 {
+            return Ok(0);
+        }
+        let mut taken = 1;
+        for places in rest.chunks_mut(BATCH) {
+            // An error is not reported here, as what was taken must not get lost: the queue stays in error, which the next call says.
+            let found = self.poll_batch::<BATCH>(places).unwrap_or(0);
+            taken += found;
+            if found < BATCH {
                 break;
             }
         }

@@ -115,11 +115,14 @@ impl Counters {
         }
     }
 
-    pub(crate) fn polled(&self, completions: usize) {
-        add(&self.polls, 1);
-        if completions == 0 {
-            add(&self.empty_polls, 1);
-        } else {
+    /// So many rounds were polled, and only the last of them can have found anything.
+    pub(crate) fn polled(&self, rounds: u32, completions: usize) {
+        add(&self.polls, rounds.into());
+        add(
+            &self.empty_polls,
+            u64::from(rounds).saturating_sub(u64::from(completions > 0)),
+        );
+        if completions > 0 {
             add(&self.completions, completions as u64);
         }
     }

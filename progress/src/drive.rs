@@ -16,8 +16,9 @@
 //! 1. **Pass.** Poll the recv queue, then the send queue, a batch of 32 each, and run due timers. Receives come first as they are
 //!    what somebody waits for; the send queue comes in every pass, so a stream of receives cannot starve it. The two queues
 //!    have no mutual order: a peer's credit may be seen before the send completion that frees the slot it is for.
-//! 2. **Decide** ([`crate::Decider`]). Anything found, or spin budget left: pass again. Every 16 empty passes give way
-//!    (`sched_yield(2)`) to whoever waits for this CPU; in poll mode every 1024.
+//!    While it spins, a pass polls up to 16 rounds, until something is found.
+//! 2. **Decide** ([`crate::Decider`]). Anything found, or spin budget left: pass again. Every 32 empty rounds give way
+//!    (`sched_yield(2)`) to whoever waits for this CPU.
 //! 3. **Arm** what is not armed: the recv queue for solicited completions, the send queue for any and only while work
 //!    is outstanding. Then pass again, over *both* queues, since a completion that came before the arm raises no event.
 //! 4. **Fall asleep** (`SleepState::fall_asleep`), unless a command came. With the send queue not armed, look once more whether
@@ -56,13 +57,12 @@ use crate::signal::Notifier;
 const BATCH: usize = 32;
 /// Unacknowledged events at which a queue's events are acknowledged.
 const ACK_BATCH: u32 = 64;
-/// Empty passes for one look at the clock: in a virtual machine it may cost more than they do.
-const PASSES_PER_CLOCK: usize = 16;
-/// Turns in vain after which a spinning thread gives way. Without it, a woken peer that the scheduler put on this very CPU waits
-/// until the spinning ends, which then never pays: in a ping-pong on two busy cores p50 was 60 to 300 µs, and 2 µs with it.
-const TURNS_IN_VAIN: u32 = 1;
-/// The same in poll mode, which is for CPUs that nobody else wants: a few hundred microseconds, against waiting for ever.
-const TURNS_IN_VAIN_POLL: u32 = 64;
+/// How often a spinning thread polls before it looks at the clock, at timers and at whether to go on: all of that costs more than a poll.
+const ROUNDS_PER_TURN: u32 = 16;
+/// Turns in vain after which a spinning thread gives way. Without it, a woken peer that the scheduler put on this very CPU, or the kernel's
+/// worker that carries the packet, waits until a tick ends the spinning: in a ping-pong on two busy cores p50 was 60 to 300 µs, and 2 µs
+/// with it; on SoftRoCE p99 was 1.5 ms, and 0.2 ms with it. Where nobody waits it costs less than the polls before it.
+const TURNS_IN_VAIN: u32 = 2;
 
 /// What the completions are for. Called by the holder of the role, from within its own pass.
 pub trait Handler {
@@ -193,7 +193,7 @@ impl Engine {
     /// [`ProgressError`] if a queue is in error.
     pub fn poll<H: Handler>(&mut self, handler: &mut H) -> Result<usize, ProgressError> {
         self.rouse();
-        let pass = self.pass(handler, Instant::now(), None)?;
+        let pass = self.pass(handler, Instant::now(), None, 1)?;
         // Not this caller's to act upon.
         let _ = self.decider.polled(&pass, Instant::now());
         Ok(pass.completions)
@@ -268,7 +268,7 @@ impl Engine {
     pub fn prepare_sleep<H: Handler>(&mut self, handler: &mut H) -> Result<Prepared, ProgressError> {
         self.rouse();
         loop {
-            let pass = self.pass(handler, Instant::now(), None)?;
+            let pass = self.pass(handler, Instant::now(), None, 1)?;
             match self.decider.polled(&pass, Instant::now()) {
                 Action::Poll => return Ok(Prepared::Ready),
                 Action::Arm { recv, send } => self.arm(recv, send)?,
@@ -313,16 +313,22 @@ impl Engine {
     ) -> Result<Instant, ProgressError> {
         self.rouse();
         let mut now = Instant::now();
-        let mut empty = 0;
-        for _ in 0..PASSES_PER_CLOCK {
-            let pass = self.pass(handler, now, deadline)?;
+        loop {
+            let rounds = if self.decider.spins(now) {
+                ROUNDS_PER_TURN
+            } else {
+                1
+            };
+            let pass = self.pass(handler, now, deadline, rounds)?;
             // Gaps between completions matter for spinning only, and poll mode always spins.
             if pass.completions > 0 && self.mode() != Mode::Poll {
                 now = Instant::now();
             }
             match self.decider.polled(&pass, now) {
-                Action::Poll if pass.completions > 0 => break,
-                Action::Poll => empty += 1,
+                Action::Poll => {
+                    self.give_way(pass.completions == 0 && pass.rounds == ROUNDS_PER_TURN);
+                    return Ok(now);
+                }
                 Action::Arm { recv, send } => {
                     self.arm(recv, send)?;
                     now = Instant::now();
@@ -333,29 +339,35 @@ impl Engine {
                         self.wake(ready, until, timeout)?;
                         now = Instant::now();
                     }
-                    break;
+                    return Ok(now);
                 }
             }
         }
-        self.give_way(empty == PASSES_PER_CLOCK);
-        Ok(now)
     }
 
+    /// Polls both queues until something is found, `rounds` times at most, then runs timers.
     fn pass<H: Handler>(
         &mut self,
         handler: &mut H,
         now: Instant,
         deadline: Option<Instant>,
+        rounds: u32,
     ) -> Result<Pass, ProgressError> {
-        let mut completions = self.take(Queue::Recv, handler)?;
-        completions += self.take(Queue::Send, handler)?;
-        if handler.next_timer().is_some_and(|timer| timer <= now) {
+        let (mut polled, mut completions) = (0, 0);
+        while completions == 0 && polled < rounds {
+            polled += 1;
+            completions = self.take(Queue::Recv, handler)? + self.take(Queue::Send, handler)?;
+        }
+        let mut next_timer = handler.next_timer();
+        if next_timer.is_some_and(|timer| timer <= now) {
             handler.on_timer(now);
+            next_timer = handler.next_timer();
         }
         Ok(Pass {
             completions,
+            rounds: polled,
             outstanding_sends: handler.outstanding_sends(),
-            next_timer: match (handler.next_timer(), deadline) {
+            next_timer: match (next_timer, deadline) {
                 (Some(timer), Some(deadline)) => Some(timer.min(deadline)),
                 (timer, deadline) => timer.or(deadline),
             },
@@ -483,11 +495,7 @@ impl Engine {
     /// After a turn in vain, lets run who waits for this CPU: it may be the peer that this thread waits for.
     fn give_way(&mut self, in_vain: bool) {
         self.turns_in_vain = if in_vain { self.turns_in_vain + 1 } else { 0 };
-        let patience = match self.decider.mode() {
-            Mode::Poll => TURNS_IN_VAIN_POLL,
-            Mode::Event | Mode::Hybrid => TURNS_IN_VAIN,
-        };
-        if self.turns_in_vain >= patience {
+        if self.turns_in_vain >= TURNS_IN_VAIN {
             self.turns_in_vain = 0;
             std::thread::yield_now();
         }

@@ -97,6 +97,7 @@ impl World {
         }
         let pass = Pass {
             completions,
+            rounds: 1,
             outstanding_sends: self.outstanding,
             next_timer: self.timer,
         };
@@ -137,6 +138,15 @@ impl World {
         while self.now < end {
             self.turn();
         }
+    }
+
+    /// How long the next sleep lasts if nothing comes.
+    fn sleep_at_most(&mut self) -> Duration {
+        let known = self.sleeps.len();
+        while self.sleeps.len() == known {
+            self.turn();
+        }
+        self.sleeps[known]
     }
 
     /// Until all messages were handled.
@@ -209,16 +219,21 @@ fn event_mode_does_not_spin_and_poll_mode_does_nothing_else() {
 }
 
 #[test]
-fn the_safety_interval_doubles_from_one_to_a_hundred_milliseconds_and_starts_again_after_a_completion() {
+fn the_safety_interval_doubles_from_one_to_a_hundred_milliseconds_and_begins_later_with_each_event() {
     let mut world = World::new(Mode::Event);
     world.run_for(Duration::from_secs(1));
     let milliseconds: Vec<u128> = world.sleeps.iter().take(9).map(Duration::as_millis).collect();
     assert_eq!(milliseconds, [1, 2, 4, 8, 16, 32, 64, 100, 100]);
+    for begin in [2, 4, 8, 16, 32, 64, 100, 100] {
+        world.every(Duration::from_millis(100), 1);
+        world.drain();
+        assert_eq!(world.sleep_at_most().as_millis(), begin);
+    }
+    // What an event should have announced, and none did.
+    world.lose_events = true;
     world.every(MICROSECOND, 1);
     world.drain();
-    world.sleeps.clear();
-    world.run_for(Duration::from_millis(10));
-    assert_eq!(world.sleeps[0], SAFETY_FIRST);
+    assert_eq!(world.sleep_at_most(), SAFETY_FIRST);
 }
 
 #[test]
@@ -372,7 +387,7 @@ proptest! {
                 }
                 Happening::Pass { completions, outstanding, timer } => {
                     let timer = timer.map(|ns| now + Duration::from_nanos(ns));
-                    let pass = Pass { completions, outstanding_sends: outstanding, next_timer: timer };
+                    let pass = Pass { completions, rounds: 1, outstanding_sends: outstanding, next_timer: timer };
                     match decider.polled(&pass, now) {
                         Action::Poll => {}
                         Action::Arm { recv: arm_recv, send: arm_send } => {

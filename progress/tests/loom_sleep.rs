@@ -186,6 +186,7 @@ impl Holder {
         self.found += completions;
         Pass {
             completions,
+            rounds: 1,
             outstanding_sends: self.outstanding(),
             next_timer: None,
         }
