@@ -38,6 +38,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) kernel: &'a Path,
     pub(crate) initramfs: &'a Path,
     pub(crate) accel: Accel,
+    pub(crate) cpus: u32,
     pub(crate) memory_mib: u32,
     /// Its number, from 1.
     pub(crate) guest: u8,
@@ -78,7 +79,7 @@ impl Machine<'_> {
             "-cpu",
             cpu,
             "-smp",
-            "2",
+            &self.cpus.to_string(),
             "-m",
             &format!("{}M", self.memory_mib),
             "-nodefaults",

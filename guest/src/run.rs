@@ -33,6 +33,7 @@ const INTERRUPTED: &str = "interrupted: the guests were ended";
 pub struct Guests {
     workspace: PathBuf,
     layout: Layout,
+    cpus: u32,
     memory_mib: u32,
     time_limit: Duration,
     echo: bool,
@@ -99,6 +100,7 @@ impl Guests {
         Self {
             workspace: workspace.into(),
             layout: Layout::One,
+            cpus: 2,
             memory_mib: 2048,
             time_limit: Duration::from_secs(600),
             echo: true,
@@ -114,6 +116,13 @@ impl Guests {
     /// Two containers in one guest: the command runs in each.
     pub fn containers(mut self) -> Self {
         self.layout = Layout::Containers;
+        self
+    }
+
+    /// CPUs of each guest. Default 2. Together more than the machine has cannot all run at once: a guest that spins on one of its
+    /// CPUs then waits for the other.
+    pub fn cpus(mut self, cpus: u32) -> Self {
+        self.cpus = cpus;
         self
     }
 
@@ -219,6 +228,7 @@ impl Guests {
                 kernel: &cache.kernel,
                 initramfs: image,
                 accel,
+                cpus: self.cpus,
                 memory_mib: self.memory_mib,
                 guest,
                 networked: self.layout == Layout::Two,

@@ -7,24 +7,23 @@ use super::row::Row;
 use super::{measure, ratio};
 use crate::workspace;
 
-/// Two guests: `ib_send_lat`, polling and with events. The fifth column of what it prints is the median.
-///
-/// With events it does not poll again after arming, and on SoftRoCE hangs within some dozens of messages: so it gets short runs, more than
-/// are needed, each with a time limit.
+/// Two guests of one CPU each, as many as they can have for themselves on a machine of two: `ib_send_lat`, polling and with events. The fifth
+/// column of what it prints is the median. With events it does not poll again after arming, and may hang: hence its time limit,
+/// and more runs than are needed.
 const IB_SEND_LAT: &str = r#"
-pair() { # mode iterations flag seconds
+pair() { # mode flag
   if [ $ADVERB_HOST = 1 ]; then
-    timeout $(($4 + 2)) ib_send_lat -d rxe0 -s 8 -n $2 $3 > /dev/null 2>&1
+    timeout 15 ib_send_lat -d rxe0 -s 8 -n 500 $2 > /dev/null 2>&1
     $PINGPONG --listen 0.0.0.0 --device rxe0 --mode $1 --once > /dev/null || exit 1
   else
-    sleep 0.5
-    timeout $4 ib_send_lat -d rxe0 -s 8 -n $2 $3 $ADVERB_PEER 2> /dev/null |
+    sleep 1
+    timeout 13 ib_send_lat -d rxe0 -s 8 -n 500 $2 $ADVERB_PEER 2> /dev/null |
       awk -v name=ib_send_lat_$1 '$1 == 8 && NF >= 9 { print "@" name, $5 }'
-    am am_$1 --mode $1 --size 8 --iters 300 $ADVERB_PEER || exit 1
+    am am_$1 --mode $1 --size 8 --iters 500 $ADVERB_PEER || exit 1
   fi
 }
-for run in $RUNS; do pair poll 300 "" 30; pair event 20 -e 6; done
-for run in 1 2 3 4 5; do pair event 20 -e 6; done
+for run in $RUNS; do pair poll; pair event -e; done
+for run in 1 2 3; do pair event -e; done
 "#;
 
 /// One guest: UCX's active messages over the same device. The second column of its results is the median.
@@ -42,7 +41,7 @@ done
 
 pub(super) fn run() -> Result<Vec<Row>> {
     const BENCH: &str = "peers";
-    let between = measure(Guests::new(workspace::root()).hosts(2), IB_SEND_LAT)?;
+    let between = measure(Guests::new(workspace::root()).hosts(2).cpus(1), IB_SEND_LAT)?;
     let within = measure(Guests::new(workspace::root()), UCX_AM_LAT)?;
     let ib = |name, goal, ours, theirs| {
         ratio(
