@@ -15,5 +15,5 @@ mod rc;
 
 pub use packet::{Aeth, AtomicEth, Nak, Opcode, Packet, ParseError, Reth, Syndrome};
 pub use rc::{
-    Completion, Denied, Host, MAX_SGE, ModifyError, PostRefused, QpConfig, Rc, Receive, SgeList, Work,
+    Completion, Denied, Host, MAX_SGE, ModifyError, PostRefused, QpConfig, Rc, Receive, SgeList, Stats, Work,
 };
