@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
+use adverb_roce::Packet;
+
 /// What the network does to packets. Probabilities run from 0 to 1. A corrupted packet is a lost one: its CRC is wrong.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
@@ -15,11 +17,19 @@ pub(crate) struct Faults {
     pub(crate) partition: Option<Instant>,
 }
 
+/// When it comes, the order of its making, to whom, and what: a packet or an alarm.
+type Due = (Instant, u64, usize, Option<Vec<u8>>);
+
+/// Whether a packet is lost.
+type Loses = Box<dyn FnMut(&Packet<'_>) -> bool>;
+
 /// See the module's page.
 pub(crate) struct Network {
     random: fastrand::Rng,
     pub(crate) faults: Faults,
-    queue: BinaryHeap<Reverse<(Instant, u64, usize, Option<Vec<u8>>)>>,
+    queue: BinaryHeap<Reverse<Due>>,
+    /// Loses what it says, beside the random losses.
+    pub(crate) loses: Option<Loses>,
     count: u64,
     pub(crate) sent: u64,
 }
@@ -32,6 +42,7 @@ impl Network {
             random: fastrand::Rng::with_seed(seed),
             faults,
             queue: BinaryHeap::new(),
+            loses: None,
             count: 0,
             sent: 0,
         }
@@ -40,7 +51,9 @@ impl Network {
     pub(crate) fn send(&mut self, now: Instant, to: usize, bytes: &[u8]) {
         self.sent += 1;
         let cut = self.faults.partition.is_some_and(|from| now >= from);
-        if cut || self.random.f64() < self.faults.loss {
+        let packet = Packet::parse(bytes).unwrap();
+        let chosen = self.loses.as_mut().is_some_and(|loses| loses(&packet));
+        if cut || chosen || self.random.f64() < self.faults.loss {
             return;
         }
         let copies = 1 + usize::from(self.random.f64() < self.faults.duplication);
