@@ -22,6 +22,12 @@ impl Row {
         self.value <= self.goal
     }
 
+    /// The row with one more raw figure.
+    pub(crate) fn beside(mut self, name: &'static str, value: f64) -> Self {
+        self.raw.push((name, value));
+        self
+    }
+
     pub(crate) fn to_json(&self) -> Value {
         let rounded = |value: f64| (value * 1e4).round() / 1e4;
         let mut object = json!({
