@@ -3,123 +3,17 @@
 //! A packet here runs from the first byte of the BTH to the last byte of the payload's padding: what a UDP datagram to port 4791 carries
 //! without its last four bytes, the invariant CRC ([`crate::icrc`]).
 
+mod opcode;
+
 use adverb_types::{Psn, Qpn, Rkey};
+
+pub use opcode::Opcode;
 
 /// Length of the base transport header, in bytes.
 const BTH_LEN: usize = 12;
 
-/// What a packet does (the low 5 bits select the operation, the high 3 the transport, which is 0: RC; IBTA volume 1, table 38).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are the specification's")]
-#[repr(u8)]
-pub enum Opcode {
-    SendFirst = 0x00,
-    SendMiddle = 0x01,
-    SendLast = 0x02,
-    SendLastImm = 0x03,
-    SendOnly = 0x04,
-    SendOnlyImm = 0x05,
-    WriteFirst = 0x06,
-    WriteMiddle = 0x07,
-    WriteLast = 0x08,
-    WriteLastImm = 0x09,
-    WriteOnly = 0x0a,
-    WriteOnlyImm = 0x0b,
-    ReadRequest = 0x0c,
-    ReadResponseFirst = 0x0d,
-    ReadResponseMiddle = 0x0e,
-    ReadResponseLast = 0x0f,
-    ReadResponseOnly = 0x10,
-    Acknowledge = 0x11,
-    AtomicAcknowledge = 0x12,
-    CompareSwap = 0x13,
-    FetchAdd = 0x14,
-    SendLastInvalidate = 0x16,
-    SendOnlyInvalidate = 0x17,
-}
-
-impl Opcode {
-    /// The operation of this code, if it is one of RC.
-    pub fn from_code(code: u8) -> Option<Self> {
-        use Opcode::*;
-        const ALL: [Option<Opcode>; 0x18] = [
-            Some(SendFirst),
-            Some(SendMiddle),
-            Some(SendLast),
-            Some(SendLastImm),
-            Some(SendOnly),
-            Some(SendOnlyImm),
-            Some(WriteFirst),
-            Some(WriteMiddle),
-            Some(WriteLast),
-            Some(WriteLastImm),
-            Some(WriteOnly),
-            Some(WriteOnlyImm),
-            Some(ReadRequest),
-            Some(ReadResponseFirst),
-            Some(ReadResponseMiddle),
-            Some(ReadResponseLast),
-            Some(ReadResponseOnly),
-            Some(Acknowledge),
-            Some(AtomicAcknowledge),
-            Some(CompareSwap),
-            Some(FetchAdd),
-            None,
-            Some(SendLastInvalidate),
-            Some(SendOnlyInvalidate),
-        ];
-        ALL.get(usize::from(code)).copied().flatten()
-    }
-
-    /// Whether it goes from responder to requester.
-    pub fn is_response(self) -> bool {
-        matches!(
-            self,
-            Self::ReadResponseFirst
-                | Self::ReadResponseMiddle
-                | Self::ReadResponseLast
-                | Self::ReadResponseOnly
-                | Self::Acknowledge
-                | Self::AtomicAcknowledge
-        )
-    }
-
-    fn has_reth(self) -> bool {
-        matches!(
-            self,
-            Self::WriteFirst | Self::WriteOnly | Self::WriteOnlyImm | Self::ReadRequest
-        )
-    }
-
-    fn has_aeth(self) -> bool {
-        matches!(
-            self,
-            Self::ReadResponseFirst
-                | Self::ReadResponseLast
-                | Self::ReadResponseOnly
-                | Self::Acknowledge
-                | Self::AtomicAcknowledge
-        )
-    }
-
-    fn has_imm(self) -> bool {
-        matches!(
-            self,
-            Self::SendLastImm | Self::SendOnlyImm | Self::WriteLastImm | Self::WriteOnlyImm
-        )
-    }
-
-    fn has_payload(self) -> bool {
-        !matches!(
-            self,
-            Self::ReadRequest
-                | Self::Acknowledge
-                | Self::AtomicAcknowledge
-                | Self::CompareSwap
-                | Self::FetchAdd
-        )
-    }
-}
+/// Length of all headers at once, in bytes: more than any operation has.
+const MAX_HEADERS: usize = BTH_LEN + 16 + 28 + 4 + 8 + 4 + 4;
 
 /// RDMA extended transport header: where in the responder's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,7 +170,7 @@ impl<'a> Packet<'a> {
                 length: u32::from_be_bytes(rest.take()?),
             });
         }
-        if matches!(opcode, Opcode::CompareSwap | Opcode::FetchAdd) {
+        if opcode.has_atomic() {
             packet.atomic = Some(AtomicEth {
                 addr: u64::from_be_bytes(rest.take()?),
                 rkey: Rkey::new(u32::from_be_bytes(rest.take()?)),
@@ -291,13 +185,13 @@ impl<'a> Packet<'a> {
                 msn: u32::from_be_bytes([0, msn[0], msn[1], msn[2]]),
             });
         }
-        if opcode == Opcode::AtomicAcknowledge {
+        if opcode.has_original() {
             packet.original = Some(u64::from_be_bytes(rest.take()?));
         }
         if opcode.has_imm() {
             packet.imm = Some(u32::from_be_bytes(rest.take()?));
         }
-        if matches!(opcode, Opcode::SendLastInvalidate | Opcode::SendOnlyInvalidate) {
+        if opcode.has_invalidate() {
             packet.invalidate = Some(Rkey::new(u32::from_be_bytes(rest.take()?)));
         }
         let pad = usize::from(bth[1] >> 4 & 0b11);
@@ -312,37 +206,44 @@ impl<'a> Packet<'a> {
     /// Appends the headers for a payload of `payload_len` bytes, which the caller appends next, and then the padding
     /// ([`Packet::pad`]). [`Packet::payload`] is not looked at.
     pub fn emit_headers(&self, payload_len: usize, out: &mut Vec<u8>) {
+        // On the stack first: one look at the vector's capacity, not a dozen.
+        let mut headers = [0; MAX_HEADERS];
+        let mut writer = Writer {
+            rest: &mut headers,
+            len: 0,
+        };
         let pad = Self::pad(payload_len) as u8;
         // M (migration state) is set: migrated, as every device says that does not migrate.
-        out.push(self.opcode as u8);
-        out.push(u8::from(self.solicited) << 7 | 0x40 | pad << 4);
-        out.extend_from_slice(&self.pkey.to_be_bytes());
-        out.extend_from_slice(&self.dest_qpn.get().to_be_bytes());
-        out.extend_from_slice(&(u32::from(self.ack_req) << 31 | self.psn.get()).to_be_bytes());
+        writer.put([self.opcode as u8, u8::from(self.solicited) << 7 | 0x40 | pad << 4]);
+        writer.put(self.pkey.to_be_bytes());
+        writer.put(self.dest_qpn.get().to_be_bytes());
+        writer.put((u32::from(self.ack_req) << 31 | self.psn.get()).to_be_bytes());
         if let Some(reth) = &self.reth {
-            out.extend_from_slice(&reth.addr.to_be_bytes());
-            out.extend_from_slice(&reth.rkey.get().to_be_bytes());
-            out.extend_from_slice(&reth.length.to_be_bytes());
+            writer.put(reth.addr.to_be_bytes());
+            writer.put(reth.rkey.get().to_be_bytes());
+            writer.put(reth.length.to_be_bytes());
         }
         if let Some(atomic) = &self.atomic {
-            out.extend_from_slice(&atomic.addr.to_be_bytes());
-            out.extend_from_slice(&atomic.rkey.get().to_be_bytes());
-            out.extend_from_slice(&atomic.swap_or_add.to_be_bytes());
-            out.extend_from_slice(&atomic.compare.to_be_bytes());
+            writer.put(atomic.addr.to_be_bytes());
+            writer.put(atomic.rkey.get().to_be_bytes());
+            writer.put(atomic.swap_or_add.to_be_bytes());
+            writer.put(atomic.compare.to_be_bytes());
         }
         if let Some(aeth) = &self.aeth {
             let word = u32::from(aeth.syndrome.code()) << 24 | aeth.msn & 0xff_ffff;
-            out.extend_from_slice(&word.to_be_bytes());
+            writer.put(word.to_be_bytes());
         }
         if let Some(original) = self.original {
-            out.extend_from_slice(&original.to_be_bytes());
+            writer.put(original.to_be_bytes());
         }
         if let Some(imm) = self.imm {
-            out.extend_from_slice(&imm.to_be_bytes());
+            writer.put(imm.to_be_bytes());
         }
         if let Some(rkey) = self.invalidate {
-            out.extend_from_slice(&rkey.get().to_be_bytes());
+            writer.put(rkey.get().to_be_bytes());
         }
+        let len = writer.len;
+        out.extend_from_slice(&headers[..len]);
     }
 
     /// Appends the whole packet: headers, payload and padding.
@@ -392,5 +293,21 @@ impl Reader<'_> {
         let (piece, rest) = self.0.split_first_chunk().ok_or(ParseError::Truncated)?;
         self.0 = rest;
         Ok(*piece)
+    }
+}
+
+/// Puts fixed pieces one behind the other.
+struct Writer<'a> {
+    rest: &'a mut [u8],
+    len: usize,
+}
+
+impl Writer<'_> {
+    fn put<const N: usize>(&mut self, piece: [u8; N]) {
+        // There is room for all headers at once.
+        if let Some((place, rest)) = std::mem::take(&mut self.rest).split_first_chunk_mut() {
+            *place = piece;
+            (self.rest, self.len) = (rest, self.len + N);
+        }
     }
 }
