@@ -350,6 +350,42 @@ fn a_burst_of_unsignaled_messages_costs_an_acknowledgement_in_sixteen() {
 }
 
 #[test]
+fn a_dialogue_costs_one_packet_a_message_and_asks_when_it_pauses() {
+    let mut world = World::pair(&Setup::default());
+    for n in 0..10 {
+        for i in [0, 1] {
+            world.ends[i ^ 1].receive(n, INBOX, 8, false);
+            world.ends[i].post(n, SendOp::Send, &[], SendFlags::INLINE, b"8 bytes!");
+            world.flush(i);
+            // The packet arrives.
+            assert!(world.step(world.now + Duration::from_micros(10)));
+        }
+    }
+    assert_eq!(world.network.sent, 20);
+    assert_eq!((received(&world, 0).len(), received(&world, 1).len()), (10, 10));
+    // Then each side sends its last one again, and is answered.
+    world.settle(LIMIT);
+    assert_eq!(world.network.sent, 24);
+    for end in &world.ends {
+        assert_eq!((end.rc.stats().tails, end.rc.stats().timeouts), (1, 0));
+    }
+}
+
+#[test]
+fn the_last_packet_of_a_burst_that_is_lost_is_sent_again_soon_and_takes_no_retry() {
+    let mut world = World::pair(&Setup {
+        retry_cnt: 0,
+        ..Setup::default()
+    });
+    lose(&mut world, |opcode| !opcode.is_response(), &[0]);
+    world.ends[1].receive(0, INBOX, 8, false);
+    world.ends[0].post(1, SendOp::Send, &[], SendFlags::INLINE, b"8 bytes!");
+    world.settle(LIMIT);
+    assert_eq!(received(&world, 1), [WcStatus::Success]);
+    assert_eq!(world.ends[0].rc.stats().timeouts, 0);
+}
+
+#[test]
 fn a_drained_send_queue_says_so_keeps_new_work_and_goes_on() {
     let mut world = World::pair(&Setup::default());
     world.ends[1].receive(0, INBOX, 8, false);

@@ -70,6 +70,8 @@ pub struct Stats {
     pub resent: u64,
     /// Local ACK timeouts.
     pub timeouts: u64,
+    /// Last packets of a burst sent again, because nobody had asked whether it arrived.
+    pub tails: u64,
     /// NAKs for a sequence error that came.
     pub naks: u64,
     /// NAKs for a missing receive that came.

@@ -9,8 +9,9 @@
 //! of what lies behind a response that never came means that the response was lost, and the READ is asked for again from there.
 //!
 //! # When to ask for an acknowledgement
-//! At the last packet before silence, at a signaled request's last packet, each 16 packets, when the window is full, and
-//! whenever something is sent again: then the answer says how far it got.
+//! At a signaled request's last packet, each 16 packets, when the window is full, and whenever something is sent again: then the answer says how
+//! far it got. What nobody waits for is not asked about at once: in a dialogue that would double the packets. If nothing follows within
+//! [`TAIL`], the last packet is sent again, and asks.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -28,6 +29,10 @@ use crate::{Aeth, AtomicEth, Nak, Opcode, Packet, Reth, Syndrome};
 const MAX_PSNS: u32 = (1 << 23) - 1;
 /// Packets after which an acknowledgement is asked for at the latest.
 const ASK_EVERY: u32 = 16;
+/// Added to a PSN, it gives the one before.
+const BEFORE: u32 = 0xff_ffff;
+/// How long the last packet may stay without a question. Short beside any timeout, long beside a round trip.
+const TAIL: Duration = Duration::from_micros(500);
 /// A timeout that repeats waits up to 2^2 times as long: the specification allows a timeout to be up to four times what was asked for, and so a
 /// dead peer is still noticed in time.
 const MAX_BACKOFF: u32 = 2;
@@ -135,6 +140,8 @@ pub(super) struct Requester {
     rnr_retries: u8,
     backoff: u32,
     timer: Option<Instant>,
+    /// When the last packet is to be sent again with a question.
+    tail: Option<Instant>,
     rnr_until: Option<Instant>,
     mtu: u32,
     timeout: Option<Duration>,
@@ -164,6 +171,7 @@ impl Requester {
             rnr_retries: 0,
             backoff: 0,
             timer: None,
+            tail: None,
             rnr_until: None,
             mtu: 256,
             timeout: None,
@@ -219,12 +227,20 @@ impl Requester {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        [self.timer, self.rnr_until].into_iter().flatten().min()
+        [self.timer, self.tail, self.rnr_until]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, stats: &mut Stats) -> Result<(), Failed> {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
+        }
+        if self.tail.is_some_and(|tail| tail <= now) {
+            self.tail = None;
+            stats.tails += u64::from(self.una != self.highest);
+            self.ask_again(self.highest.add(BEFORE));
         }
         if self.timer.is_none_or(|timer| timer > now) {
             return Ok(());
@@ -258,7 +274,7 @@ impl Requester {
             return Ok(false);
         }
         let start = out.len();
-        let sent = self.emit(peer, state, out, host);
+        let sent = self.emit(peer, out, host);
         if let Err(status) = sent {
             out.truncate(start);
             return self.cannot_go_on(status).map(|()| false);
@@ -266,6 +282,7 @@ impl Requester {
         if self.timer.is_none() {
             self.start_timer(now);
         }
+        self.tail = (self.unasked > 0).then(|| now + TAIL);
         Ok(true)
     }
 
@@ -310,13 +327,7 @@ impl Requester {
         true
     }
 
-    fn emit(
-        &mut self,
-        peer: Qpn,
-        state: QpState,
-        out: &mut Vec<u8>,
-        host: &mut impl Host,
-    ) -> Result<(), WcStatus> {
+    fn emit(&mut self, peer: Qpn, out: &mut Vec<u8>, host: &mut impl Host) -> Result<(), WcStatus> {
         let job = &self.jobs[self.cursor];
         if job.len > u64::from(MAX_MESSAGE) || job.psns > MAX_PSNS {
             return Err(WcStatus::LocLenErr);
@@ -327,14 +338,8 @@ impl Requester {
         let len = job.len as u32;
         let psn = job.first.add(self.offset);
         let last = job.is_read() || self.offset + 1 == job.psns;
-        let silence = last
-            && self
-                .jobs
-                .get(self.cursor + 1)
-                .is_none_or(|next| state != QpState::Rts && !next.begun);
         let in_flight = (psn.since(self.una).cast_unsigned()).saturating_sub(self.awaited);
         let ask = self.ask
-            || silence
             || last && job.signaled
             || self.unasked + 1 >= ASK_EVERY
             || in_flight + 1 >= self.window.size();
@@ -407,12 +412,18 @@ impl Requester {
             return Err(Failed(status));
         }
         // What was sent last may not have asked for an acknowledgement, and nothing comes after it now.
-        self.ask = true;
-        let before = self.jobs[self.cursor].first.add(0xff_ffff);
-        if before.since(self.una) >= 0 {
-            self.seek(before);
-        }
+        let first = self.jobs[self.cursor].first;
+        self.ask_again(first.add(BEFORE));
         Ok(())
+    }
+
+    /// Sends packet `last` again, with a question, if it is not acknowledged and nothing else is being sent again. It is one of a SEND or a WRITE:
+    /// others always ask.
+    fn ask_again(&mut self, last: Psn) {
+        if self.cursor_psn() == self.highest && last.since(self.una) >= 0 {
+            self.ask = true;
+            self.seek(last);
+        }
     }
 
     /// Takes an acknowledgement.
@@ -536,7 +547,9 @@ impl Requester {
             self.ask = false;
             self.rnr_until = None;
             self.timer = None;
-            if self.una != self.highest {
+            if self.una == self.highest {
+                self.tail = None;
+            } else {
                 self.start_timer(now);
             }
         }
