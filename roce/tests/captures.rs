@@ -1,155 +1,175 @@
 //! Packets that the kernel's rxe sent: parsed, checked and emitted again.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::net::Ipv4Addr;
+mod data;
 
-use adverb_roce::icrc::{self, Path};
-use adverb_roce::{Opcode, Packet};
+use std::iter::repeat_n;
 
-/// A captured datagram to port 4791.
-struct Datagram {
-    path: Path,
-    identification: u16,
-    ports: (u16, u16),
-    /// From the BTH to the padding.
-    packet: Vec<u8>,
-    icrc: u32,
-}
+use adverb_roce::{Opcode, Packet, Syndrome};
+use adverb_types::Psn;
+use data::{Capture, Datagram};
 
-impl Datagram {
-    fn of(frame: &[u8]) -> Self {
-        let ip = &frame[14..];
-        assert_eq!(
-            (&frame[12..14], ip[0], ip[9]),
-            (&[8, 0][..], 0x45, 17),
-            "IPv4 without options, UDP"
-        );
-        let word = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
-        let address = |at: usize| Ipv4Addr::from(<[u8; 4]>::try_from(&ip[at..at + 4]).unwrap());
-        let payload = &ip[28..usize::from(word(2))];
-        let (packet, icrc) = payload.split_last_chunk().unwrap();
-        assert_eq!(word(22), 4791);
-        Self {
-            path: Path::V4 {
-                src: address(12),
-                dst: address(16),
-            },
-            identification: word(4),
-            ports: (word(20), word(22)),
-            packet: packet.to_vec(),
-            icrc: u32::from_le_bytes(*icrc),
-        }
-    }
-
-    fn check(&self, packet: &[u8]) -> bool {
-        icrc::check(&self.path, self.ports.0, self.ports.1, packet, self.icrc)
-    }
-
-    fn compute(&self, packet: &[u8]) -> u32 {
-        icrc::compute_with(
-            &self.path,
-            self.ports.0,
-            self.ports.1,
-            packet,
-            self.identification,
-        )
-    }
-}
-
-fn capture(pcap: &[u8]) -> Vec<Datagram> {
-    assert_eq!(
-        pcap[..4],
-        0xa1b2_c3d4_u32.to_le_bytes(),
-        "classic pcap, little-endian"
-    );
-    let mut rest = &pcap[24..];
-    let mut datagrams = Vec::new();
-    while !rest.is_empty() {
-        let len = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
-        datagrams.push(Datagram::of(&rest[16..16 + len]));
-        rest = &rest[16 + len..];
-    }
+fn datagrams() -> Vec<Datagram> {
+    let datagrams: Vec<Datagram> = data::all()
+        .into_iter()
+        .flat_map(|capture| capture.datagrams)
+        .collect();
+    assert_eq!(datagrams.len(), 190);
     datagrams
 }
 
-fn captures() -> [(&'static str, Vec<Datagram>); 6] {
-    [
-        ("send_only", capture(include_bytes!("data/send_only.pcap"))),
-        (
-            "send_multi",
-            capture(include_bytes!("data/send_multi_mtu1024.pcap")),
-        ),
-        (
-            "write_multi",
-            capture(include_bytes!("data/write_multi_mtu1024.pcap")),
-        ),
-        (
-            "read_multi",
-            capture(include_bytes!("data/read_multi_mtu1024.pcap")),
-        ),
-        ("fetch_add", capture(include_bytes!("data/fetch_add.pcap"))),
-        ("cmp_swap", capture(include_bytes!("data/cmp_swap.pcap"))),
-    ]
+fn capture(name: &str) -> Capture {
+    data::all()
+        .into_iter()
+        .find(|capture| capture.name == name)
+        .unwrap()
 }
 
 #[test]
 fn every_packet_parses_and_is_emitted_byte_for_byte() {
-    let mut count = 0;
-    for (name, datagrams) in captures() {
-        for datagram in datagrams {
-            let packet = Packet::parse(&datagram.packet).unwrap();
-            let mut again = Vec::new();
-            packet.emit(&mut again);
-            // rxe leaves the migration state at 0; no device looks at it.
-            again[1] = again[1] & !0x40 | datagram.packet[1] & 0x40;
-            assert_eq!(again, datagram.packet, "{name}: {packet:?}");
-            count += 1;
-        }
+    for datagram in datagrams() {
+        let packet = Packet::parse(&datagram.packet).unwrap();
+        let mut again = Vec::new();
+        packet.emit(&mut again);
+        // rxe leaves the migration state at 0: it knows no migration.
+        assert_eq!(datagram.packet[1] & 0x40, 0);
+        again[1] &= !0x40;
+        assert_eq!(again, datagram.packet, "{packet:?}");
     }
-    assert_eq!(count, 190);
 }
 
 #[test]
 fn every_crc_is_right_with_the_identification_and_accepted_without() {
-    for (name, datagrams) in captures() {
-        for datagram in datagrams {
-            assert_eq!(datagram.compute(&datagram.packet), datagram.icrc, "{name}");
-            assert!(datagram.check(&datagram.packet), "{name}");
-        }
+    let datagrams = datagrams();
+    for datagram in &datagrams {
+        assert_eq!(datagram.compute(), datagram.icrc);
+        assert!(datagram.check_exact(&datagram.packet, datagram.identification));
+        assert!(!datagram.check_exact(&datagram.packet, datagram.identification ^ 1));
+        assert!(datagram.check(&datagram.packet));
     }
+    // Or accepting any would say nothing.
+    let known = datagrams
+        .iter()
+        .filter(|datagram| datagram.identification == 0)
+        .count();
+    assert!(known < 2, "{known} without identification");
 }
 
 #[test]
 fn a_flipped_bit_anywhere_is_found() {
-    for (_, datagrams) in captures() {
-        for datagram in datagrams.iter().take(4) {
-            for bit in 0..datagram.packet.len() * 8 {
-                let mut bad = datagram.packet.clone();
-                bad[bit / 8] ^= 1 << (bit % 8);
-                let masked = bit / 8 == 4;
-                assert_eq!(datagram.compute(&bad) == datagram.icrc, masked, "bit {bit}");
-                assert_eq!(datagram.check(&bad), masked, "bit {bit}");
-            }
+    for mut datagram in datagrams() {
+        let mut packet = std::mem::take(&mut datagram.packet);
+        for bit in 0..packet.len() * 8 {
+            packet[bit / 8] ^= 1 << (bit % 8);
+            // Byte 4 of the BTH is not covered.
+            let masked = bit / 8 == 4;
+            let exact = datagram.check_exact(&packet, datagram.identification);
+            assert_eq!((exact, datagram.check(&packet)), (masked, masked), "bit {bit}");
+            packet[bit / 8] ^= 1 << (bit % 8);
+        }
+        for bit in 0..32 {
+            datagram.icrc ^= 1 << bit;
+            assert!(
+                !datagram.check_exact(&packet, datagram.identification),
+                "bit {bit}"
+            );
+            assert!(!datagram.check(&packet), "bit {bit}");
+            datagram.icrc ^= 1 << bit;
         }
     }
 }
 
+/// Five messages of 9000 bytes at an MTU of 1024, nine packets each.
+fn five_messages(first: Opcode, middle: Opcode, last: Opcode) -> Vec<Opcode> {
+    let message = [first].into_iter().chain(repeat_n(middle, 7)).chain([last]);
+    repeat_n(message, 5).flatten().collect()
+}
+
+/// The operations of a capture, of requests or of responses, in order. Requests and responses each follow one another without a gap.
+fn opcodes(capture: &Capture, responses: bool) -> Vec<Opcode> {
+    let packets: Vec<Packet<'_>> = capture
+        .datagrams
+        .iter()
+        .map(|datagram| Packet::parse(&datagram.packet).unwrap())
+        .filter(|packet| packet.opcode.is_response() == responses)
+        .collect();
+    packets.iter().map(|packet| packet.opcode).collect()
+}
+
 #[test]
 fn messages_have_the_packets_that_they_should_have() {
-    let opcodes = |wanted: &str| -> Vec<Opcode> {
-        let (_, datagrams) = captures().into_iter().find(|(name, _)| *name == wanted).unwrap();
-        let opcode = |datagram: &Datagram| Packet::parse(&datagram.packet).unwrap().opcode;
-        datagrams.iter().map(opcode).collect()
-    };
-    let count = |name, opcode| opcodes(name).into_iter().filter(|found| *found == opcode).count();
-    // Five messages of 9000 bytes at an MTU of 1024: nine packets each.
-    assert_eq!(count("send_multi", Opcode::SendFirst), 5);
-    assert_eq!(count("send_multi", Opcode::SendMiddle), 35);
-    assert_eq!(count("send_multi", Opcode::SendLast), 5);
-    assert_eq!(count("write_multi", Opcode::WriteFirst), 5);
-    assert_eq!(count("read_multi", Opcode::ReadRequest), 5);
-    assert_eq!(count("read_multi", Opcode::ReadResponseMiddle), 35);
-    assert_eq!(count("fetch_add", Opcode::FetchAdd), 5);
-    assert_eq!(count("cmp_swap", Opcode::CompareSwap), 5);
-    assert_eq!(count("cmp_swap", Opcode::AtomicAcknowledge), 5);
+    use Opcode::*;
+    let five = |opcode| vec![opcode; 5];
+    let table = [
+        (
+            "send_multi",
+            five_messages(SendFirst, SendMiddle, SendLast),
+            five(Acknowledge),
+        ),
+        (
+            "write_multi",
+            five_messages(WriteFirst, WriteMiddle, WriteLast),
+            five(Acknowledge),
+        ),
+        (
+            "read_multi",
+            five(ReadRequest),
+            five_messages(ReadResponseFirst, ReadResponseMiddle, ReadResponseLast),
+        ),
+        ("fetch_add", five(FetchAdd), five(AtomicAcknowledge)),
+        ("cmp_swap", five(CompareSwap), five(AtomicAcknowledge)),
+        // Five each way.
+        ("send_only", vec![SendOnly; 10], vec![Acknowledge; 10]),
+    ];
+    for (name, requests, responses) in table {
+        let capture = capture(name);
+        assert_eq!(opcodes(&capture, false), requests, "{name}");
+        assert_eq!(opcodes(&capture, true), responses, "{name}");
+    }
+}
+
+#[test]
+fn requests_number_their_packets_one_after_another() {
+    for name in ["send_multi", "write_multi", "fetch_add", "cmp_swap"] {
+        let capture = capture(name);
+        let psns: Vec<Psn> = capture
+            .datagrams
+            .iter()
+            .map(|datagram| Packet::parse(&datagram.packet).unwrap())
+            .filter(|packet| !packet.opcode.is_response())
+            .map(|packet| packet.psn)
+            .collect();
+        assert!(
+            psns.windows(2).all(|pair| pair[1] == pair[0].next()),
+            "{name}: {psns:?}"
+        );
+    }
+}
+
+#[test]
+fn headers_say_what_perftest_asked_for() {
+    for datagram in datagrams() {
+        let packet = Packet::parse(&datagram.packet).unwrap();
+        if let Some(reth) = packet.reth {
+            assert_eq!(reth.length, 9000);
+            assert_ne!(reth.rkey.get(), 0);
+        }
+        if let Some(atomic) = packet.atomic {
+            // An atomic operation's address is a multiple of 8.
+            assert_eq!(atomic.addr % 8, 0);
+        }
+        if let Some(aeth) = packet.aeth {
+            // rxe does not count credits.
+            assert_eq!(aeth.syndrome, Syndrome::Ack(31));
+        }
+        let payload = match packet.opcode {
+            Opcode::SendOnly => 8,
+            Opcode::SendLast | Opcode::WriteLast | Opcode::ReadResponseLast => 9000 % 1024,
+            opcode if opcode.is_response() && packet.payload.is_empty() => 0,
+            Opcode::ReadRequest | Opcode::FetchAdd | Opcode::CompareSwap => 0,
+            _ => 1024,
+        };
+        assert_eq!(packet.payload.len(), payload, "{packet:?}");
+        assert_eq!((packet.pkey, packet.solicited), (0xffff, false));
+    }
 }

@@ -1,6 +1,9 @@
 //! The packet format, whatever comes.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "checks/packet_bytes.rs"]
+mod checks;
+
 use adverb_roce::{Aeth, AtomicEth, Nak, Opcode, Packet, ParseError, Reth, Syndrome};
 use adverb_types::{Psn, Qpn, Rkey};
 use proptest::prelude::*;
@@ -103,21 +106,21 @@ proptest! {
             bytes[0] = code;
             bytes[1] &= 0xf0;
         }
-        if let Ok(packet) = Packet::parse(&bytes) {
-            let mut again = Vec::new();
-            packet.emit(&mut again);
-            prop_assert_eq!(Packet::parse(&again), Ok(packet));
+        if likely {
+            // Or three of four would be turned away for their length.
+            bytes.truncate(bytes.len() & !3);
         }
+        checks::check(&bytes);
     }
 
     #[test]
-    fn a_packet_that_is_cut_short_is_an_error_or_a_shorter_payload(cut in 0_usize..40, code in 0_u8..0x15) {
-        let opcode = Opcode::from_code(code).unwrap();
+    fn a_packet_that_ends_within_its_headers_is_an_error(cut in any::<prop::sample::Index>(), code in 0_u8..0x18) {
+        let Some(opcode) = Opcode::from_code(code) else { return Ok(()) };
         let aeth = Aeth { syndrome: Syndrome::Ack(31), msn: 1 };
         let whole = packet(opcode, (1, 2, 3, 4, 5), aeth, (false, true, 0xffff));
         let mut bytes = Vec::new();
         whole.emit(&mut bytes);
-        let cut = cut.min(bytes.len().saturating_sub(1));
+        let cut = cut.index(bytes.len());
         prop_assert_eq!(Packet::parse(&bytes[..cut]), Err(ParseError::Truncated));
     }
 }

@@ -33,7 +33,8 @@ impl Operation {
     fn random(random: &mut fastrand::Rng) -> Self {
         let kind = random.u8(0..7);
         let len = if kind >= 5 { 8 } else { random.u32(0..PLACE as u32) };
-        let mut flags = SendFlags::SIGNALED;
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, random.u8(0..4) > 0);
         flags.set(SendFlags::FENCE, random.u8(0..4) == 0);
         flags.set(SendFlags::SOLICITED, random.bool());
         flags.set(SendFlags::INLINE, kind < 4 && len <= 512 && random.bool());
@@ -147,7 +148,11 @@ fn run(seed: u64, pairs: usize, setup: &Setup, faults: Faults) -> u64 {
 fn check(seed: u64, world: &World, i: usize, program: &[Operation], peers: &[Operation]) {
     let (end, peer) = (&world.ends[i], &world.ends[i ^ 1]);
     let sent: Vec<_> = end.host.sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
-    let expected: Vec<_> = (0..OPERATIONS).map(|n| (n, WcStatus::Success)).collect();
+    let expected: Vec<_> = (0..OPERATIONS)
+        .zip(program)
+        .filter(|(_, operation)| operation.flags.contains(SendFlags::SIGNALED))
+        .map(|(n, _)| (n, WcStatus::Success))
+        .collect();
     assert_eq!(
         sent, expected,
         "seed {seed}: completions of end {i}, {:?}",
@@ -268,12 +273,21 @@ fn a_good_network_makes_nobody_send_anything_twice() {
             post(&mut world.ends[0], n, &operation, &[0; PLACE as usize]);
         }
         world.settle(Duration::from_secs(10));
-        assert_eq!(world.ends[0].host.sent.len() as u64, OPERATIONS);
-        assert_eq!(
-            (world.ends[0].rc.stats(), world.ends[1].rc.stats()),
-            Default::default(),
-            "seed {seed}"
-        );
+        let sent = &world.ends[0].host.sent;
+        assert!(sent.len() > 10 && sent.iter().all(|wc| wc.status == WcStatus::Success));
+        for end in &world.ends {
+            let stats = end.rc.stats();
+            // The last packet may be sent again, to ask for it.
+            assert_eq!(
+                (stats.resent, stats.timeouts, stats.naks),
+                (0, 0, 0),
+                "seed {seed}"
+            );
+            assert!(
+                stats.tails <= 1 && stats.duplicates <= 1,
+                "seed {seed}: {stats:?}"
+            );
+        }
     }
 }
 
@@ -302,7 +316,8 @@ fn a_partition_ends_every_send_on_both_sides_with_an_error() {
             for n in 0..OPERATIONS {
                 world.ends[i].receive(n, INBOX + n * PLACE, PLACE as u32, setup.srq);
             }
-            for (n, operation) in (0..OPERATIONS).zip(program(&mut random)) {
+            for (n, mut operation) in (0..OPERATIONS).zip(program(&mut random)) {
+                operation.flags |= SendFlags::SIGNALED;
                 post(&mut world.ends[i], n, &operation, &[0; PLACE as usize]);
             }
         }
