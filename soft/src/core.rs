@@ -1,0 +1,398 @@
+//! An opened device: its tables, and how packets get in and out of it.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Instant;
+
+use adverb_roce::Packet;
+use adverb_types::{Gid, GidType, Mtu, Qpn};
+use adverb_verbs::{
+    AsyncEvent, AsyncEventKind, DeviceAttr, DeviceInfo, ErrorKind, EventSource, GidEntry, LinkLayer,
+    PortAttr, PortState, VerbsError,
+};
+use parking_lot::{Mutex, RwLock};
+use rustix::io::Errno;
+
+use crate::attention::Attention;
+use crate::bell::Bell;
+use crate::checksum;
+use crate::config::{ROCE_PORT, SoftConfig};
+use crate::counters::{Counter, Counters};
+use crate::keys::{KeyHasher, random_u32};
+use crate::memory::Memory;
+use crate::provider::Registry;
+use crate::qp::{Parts, QpCore};
+use crate::timers::Timers;
+use crate::wire::{Driven, Inbox, Outbox, Wire};
+
+/// The largest message: 2 GiB (IBTA volume 1, section 9.7.7).
+const MAX_MESSAGE: u32 = 1 << 31;
+
+/// Queue pair numbers below are special on InfiniBand.
+const FIRST_QPN: u32 = 17;
+
+/// Empty polls between two looks at the clock: a poll reads the socket, which takes some 0.3 µs, so timers are late by a few microseconds.
+const POLLS_PER_LOOK: u32 = 16;
+
+/// A device, as everything made from it and its thread share it.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) info: DeviceInfo,
+    pub(crate) attr: DeviceAttr,
+    pub(crate) config: SoftConfig,
+    pub(crate) active_mtu: Mtu,
+    pub(crate) memory: Memory,
+    pub(crate) events: Bell<AsyncEvent>,
+    pub(crate) attention: Attention,
+    pub(crate) counters: Counters,
+    pub(crate) wire: Box<dyn Wire>,
+    /// The network interface it is on, where there is one.
+    netdev: Option<String>,
+    timers: Timers,
+    receiver: Mutex<Receiver>,
+    /// Outboxes for who sends outside of the receive side. A leaf in the lock order.
+    outboxes: Mutex<Vec<Outbox>>,
+    qps: RwLock<HashMap<u32, Arc<QpCore>, BuildHasherDefault<KeyHasher>>>,
+    next_qpn: AtomicU32,
+    next_pd: AtomicU32,
+    port_active: AtomicBool,
+    peer_ports: Mutex<HashMap<(Gid, Qpn), u16>>,
+    registry: Arc<Registry>,
+}
+
+/// What a device is made of.
+#[derive(Debug)]
+pub(crate) struct CoreParts {
+    pub(crate) info: DeviceInfo,
+    pub(crate) config: SoftConfig,
+    pub(crate) active_mtu: Mtu,
+    pub(crate) netdev: Option<String>,
+    pub(crate) wire: Box<dyn Wire>,
+    pub(crate) registry: Arc<Registry>,
+}
+
+/// The receive side. Whoever holds it takes packets in.
+#[derive(Debug)]
+struct Receiver {
+    inbox: Inbox,
+    outbox: Outbox,
+    /// Polls that found nothing since the clock was looked at.
+    in_vain: u32,
+}
+
+impl Core {
+    /// # Errors
+    /// What the kernel says if there is no descriptor or no random number left.
+    pub(crate) fn new(parts: CoreParts) -> Result<Self, Errno> {
+        Ok(Self {
+            attr: parts.config.attr(),
+            memory: Memory::new(parts.config.max_mr),
+            events: Bell::new()?,
+            attention: Attention::new(parts.wire.now(), parts.wire.readiness().is_some())?,
+            counters: Counters::default(),
+            timers: Timers::new(parts.wire.now()),
+            receiver: Mutex::new(Receiver {
+                inbox: Inbox::new(),
+                outbox: Outbox::default(),
+                in_vain: 0,
+            }),
+            outboxes: Mutex::default(),
+            qps: RwLock::default(),
+            next_qpn: AtomicU32::new(random_u32()?),
+            next_pd: AtomicU32::new(1),
+            port_active: AtomicBool::new(true),
+            peer_ports: Mutex::default(),
+            info: parts.info,
+            config: parts.config,
+            active_mtu: parts.active_mtu,
+            netdev: parts.netdev,
+            wire: parts.wire,
+            registry: parts.registry,
+        })
+    }
+
+    /// A number that no other protection domain of the device has.
+    pub(crate) fn new_pd(&self) -> u32 {
+        self.next_pd.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Makes a queue pair, under a number that none had for as long as possible: packets to the last one that had it may still be on their way.
+    ///
+    /// # Errors
+    /// `ENOMEM` if there are too many.
+    pub(crate) fn add_qp(&self, parts: Parts) -> Result<Arc<QpCore>, Errno> {
+        let mut qps = self.qps.write();
+        if qps.len() >= self.attr.max_qp as usize {
+            return Err(Errno::NOMEM);
+        }
+        // Ends, as there are more numbers than queue pairs.
+        loop {
+            let qpn = Qpn::truncating(self.next_qpn.fetch_add(1, Ordering::Relaxed));
+            if qpn.get() >= FIRST_QPN && !qps.contains_key(&qpn.get()) {
+                let qp = QpCore::new(qpn, parts);
+                qps.insert(qpn.get(), Arc::clone(&qp));
+                return Ok(qp);
+            }
+        }
+    }
+
+    pub(crate) fn remove_qp(&self, qpn: Qpn) {
+        self.qps.write().remove(&qpn.get());
+    }
+
+    pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<QpCore>> {
+        self.qps.read().get(&qpn.get()).cloned()
+    }
+
+    pub(crate) fn address(&self) -> IpAddr {
+        self.wire.local().ip()
+    }
+
+    pub(crate) fn gid(&self) -> Gid {
+        self.address().into()
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.wire.now()
+    }
+
+    /// Remembers the UDP port of a peer's device.
+    pub(crate) fn set_peer_port(&self, gid: Gid, qpn: Qpn, port: u16) {
+        self.peer_ports.lock().insert((gid, qpn), port);
+    }
+
+    /// Where a peer's packets are to go: to the port that was told, else to that of a device of this provider with such a queue pair, else to
+    /// RoCEv2's.
+    pub(crate) fn find_peer(&self, gid: Gid, qpn: Qpn) -> SocketAddr {
+        let told = self.peer_ports.lock().remove(&(gid, qpn));
+        let port = told
+            .or_else(|| self.registry.port_of(gid, qpn))
+            .unwrap_or(ROCE_PORT);
+        SocketAddr::new(gid.ip(), port)
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.port_active.load(Ordering::Acquire)
+    }
+
+    /// Takes the port up or down, with the event that goes with it. Whether that is a change.
+    pub(crate) fn set_active(&self, active: bool) -> bool {
+        if self.port_active.swap(active, Ordering::AcqRel) == active {
+            return false;
+        }
+        let kind = if active {
+            AsyncEventKind::PortActive
+        } else {
+            AsyncEventKind::PortErr
+        };
+        self.events.push(AsyncEvent {
+            kind,
+            source: EventSource::Port(1),
+        });
+        true
+    }
+
+    pub(crate) fn port(&self, port: u8) -> Result<PortAttr, VerbsError> {
+        self.check_port("ibv_query_port", port)?;
+        Ok(PortAttr {
+            state: if self.is_active() {
+                PortState::Active
+            } else {
+                PortState::Down
+            },
+            max_mtu: Mtu::Mtu4096,
+            active_mtu: self.active_mtu,
+            gid_tbl_len: 1,
+            max_msg_sz: MAX_MESSAGE,
+            pkey_tbl_len: 1,
+            lid: 0,
+            link_layer: LinkLayer::Ethernet,
+        })
+    }
+
+    pub(crate) fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        self.check_port("ibv_query_gid_table", port)?;
+        Ok(vec![GidEntry {
+            index: 0,
+            gid: self.gid(),
+            gid_type: GidType::RoceV2,
+            netdev: self.netdev.clone(),
+        }])
+    }
+
+    fn check_port(&self, operation: &'static str, port: u8) -> Result<(), VerbsError> {
+        if port == 1 {
+            Ok(())
+        } else {
+            Err(self.os(operation, Errno::INVAL))
+        }
+    }
+
+    pub(crate) fn error(&self, operation: &'static str, kind: ErrorKind) -> VerbsError {
+        VerbsError::new(operation, self.info.name.as_str(), kind)
+    }
+
+    pub(crate) fn os(&self, operation: &'static str, errno: Errno) -> VerbsError {
+        self.error(operation, ErrorKind::Os(errno.raw_os_error()))
+    }
+}
+
+/// Packets out.
+impl Core {
+    /// Lends an outbox.
+    pub(crate) fn with_outbox<T>(&self, work: impl FnOnce(&mut Outbox) -> T) -> T {
+        let spare = self.outboxes.lock().pop();
+        let mut outbox = spare.unwrap_or_default();
+        let result = work(&mut outbox);
+        self.outboxes.lock().push(outbox);
+        result
+    }
+
+    /// What belongs behind a packet to `peer`.
+    pub(crate) fn icrc_to(&self, peer: SocketAddr, packet: &[u8]) -> Option<[u8; 4]> {
+        if !self.wire.has_icrc() {
+            return None;
+        }
+        checksum::compute(self.wire.local(), peer, packet)
+    }
+
+    /// Hands packets to the wire. While the port is down they are lost.
+    pub(crate) fn send(&self, peer: SocketAddr, outbox: &Outbox) {
+        if !outbox.is_empty() && self.is_active() {
+            self.counters.add(Counter::Sent, outbox.len());
+            self.wire.send(peer, outbox);
+        }
+    }
+
+    /// Has a queue pair looked at when `at` has come.
+    pub(crate) fn wake_at(&self, at: Instant, qpn: Qpn) {
+        self.timers.add(at, qpn.get());
+        self.attention.timer_set(at);
+    }
+}
+
+/// Packets in.
+impl Core {
+    /// Takes in what arrived and does what is due, unless somebody else is at it. For who found a completion queue empty.
+    pub(crate) fn poll(&self) {
+        let Some(mut receiver) = self.receiver.try_lock() else {
+            return;
+        };
+        self.attention.polled();
+        if self.take_in(&mut receiver) {
+            return;
+        }
+        receiver.in_vain += 1;
+        if receiver.in_vain >= POLLS_PER_LOOK {
+            receiver.in_vain = 0;
+            self.run_due_timers();
+        }
+    }
+
+    /// Takes in all that arrived and does all that is due.
+    pub(crate) fn work(&self) {
+        let mut receiver = self.receiver.lock();
+        while self.take_in(&mut receiver) {}
+        self.run_timers(&mut receiver.outbox, self.now());
+    }
+
+    /// Does what is due, without a look at the socket.
+    pub(crate) fn run_due_timers(&self) {
+        if self.timers.earliest().is_none() {
+            return;
+        }
+        let now = self.now();
+        if self.timers.earliest().is_some_and(|at| at <= now) {
+            self.with_outbox(|outbox| self.run_timers(outbox, now));
+        }
+    }
+
+    /// When the next timer is due.
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        self.timers.earliest()
+    }
+
+    /// Takes in a batch. Whether there was one.
+    fn take_in(&self, receiver: &mut Receiver) -> bool {
+        let Receiver { inbox, outbox, .. } = receiver;
+        let n = self.wire.receive(inbox);
+        if n == 0 {
+            return false;
+        }
+        self.counters.add(Counter::Received, n);
+        let now = self.now();
+        let mut packets = inbox
+            .packets()
+            .filter_map(|(from, bytes)| self.admit(from, bytes))
+            .peekable();
+        while let Some((from, packet)) = packets.next() {
+            let qpn = packet.dest_qpn;
+            let Some(qp) = self.qp(qpn) else {
+                self.counters.add(Counter::NoQueuePair, 1);
+                continue;
+            };
+            let mut inner = qp.lock();
+            let mut next = Some((from, packet));
+            while let Some((from, packet)) = next {
+                if !qp.take(self, &mut inner, now, from, &packet) {
+                    self.counters.add(Counter::NotThePeer, 1);
+                }
+                next = packets.next_if(|(_, packet)| packet.dest_qpn == qpn);
+            }
+            qp.settle(self, &mut inner, outbox, now);
+        }
+        self.run_timers(outbox, now);
+        true
+    }
+
+    /// What arrived as a packet, if it is one.
+    fn admit<'a>(&self, from: SocketAddr, bytes: &'a [u8]) -> Option<(SocketAddr, Packet<'a>)> {
+        if !self.is_active() {
+            return None;
+        }
+        let bytes = if self.wire.has_icrc() {
+            let Some((packet, icrc)) = bytes.split_last_chunk() else {
+                self.counters.add(Counter::Malformed, 1);
+                return None;
+            };
+            if !checksum::check(from, self.wire.local(), packet, *icrc) {
+                self.counters.add(Counter::BadIcrc, 1);
+                return None;
+            }
+            packet
+        } else {
+            bytes
+        };
+        match Packet::parse(bytes) {
+            Ok(packet) => Some((from, packet)),
+            Err(error) => {
+                tracing::debug!(%error, %from, "a packet is malformed");
+                self.counters.add(Counter::Malformed, 1);
+                None
+            }
+        }
+    }
+
+    fn run_timers(&self, outbox: &mut Outbox, now: Instant) {
+        while let Some((at, qpn)) = self.timers.pop(now) {
+            if let Some(qp) = self.qp(Qpn::truncating(qpn)) {
+                let mut inner = qp.lock();
+                qp.due(self, &mut inner, now, at);
+                qp.settle(self, &mut inner, outbox, now);
+            }
+        }
+    }
+}
+
+impl Driven for Core {
+    fn deadline(&self) -> Option<Instant> {
+        self.next_timer()
+    }
+
+    fn drive(&self) {
+        self.work();
+    }
+}

@@ -1,0 +1,426 @@
+//! A network in memory on a virtual clock, which loses, repeats, reorders and spoils packets as a seed says.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::{Inbox, Outbox, Wire};
+
+/// What a [`SimNetwork`] does to packets. Probabilities are from 0 to 1, of each packet on its own.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct SimFaults {
+    seed: u64,
+    loss: f64,
+    duplication: f64,
+    reordering: f64,
+    corruption: f64,
+    delay: Duration,
+}
+
+impl Default for SimFaults {
+    /// Seed 0, no faults, and 2 µs for the way.
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            loss: 0.0,
+            duplication: 0.0,
+            reordering: 0.0,
+            corruption: 0.0,
+            delay: Duration::from_micros(2),
+        }
+    }
+}
+
+impl SimFaults {
+    /// Where chance starts: the same seed has the same chances.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// How many packets vanish.
+    pub fn loss(mut self, probability: f64) -> Self {
+        self.loss = probability;
+        self
+    }
+
+    /// How many packets arrive twice.
+    pub fn duplication(mut self, probability: f64) -> Self {
+        self.duplication = probability;
+        self
+    }
+
+    /// How many packets take up to four times the time, so that later ones overtake them.
+    pub fn reordering(mut self, probability: f64) -> Self {
+        self.reordering = probability;
+        self
+    }
+
+    /// How many packets arrive with a bit flipped.
+    pub fn corruption(mut self, probability: f64) -> Self {
+        self.corruption = probability;
+        self
+    }
+
+    /// How long the way takes, at least 1 µs.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = delay.max(Duration::from_micros(1));
+        self
+    }
+}
+
+/// A network between the devices of [`crate::SoftProvider::simulated`], on a clock that stands still until [`SimNetwork::advance`].
+///
+/// Its devices have no thread: `advance` also drives them, and rings their channels. With one thread and one seed, what happens is the same each
+/// time. A clone is another handle to the same network.
+#[derive(Clone, Debug)]
+pub struct SimNetwork(Arc<Network>);
+
+/// A device that runs when something arrived or is due.
+pub(crate) trait Driven: Send + Sync {
+    /// When it is to be driven although nothing arrived.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// Takes what arrived and does what is due.
+    fn drive(&self);
+}
+
+#[derive(Debug)]
+struct Network {
+    start: Instant,
+    /// Virtual time since then, in nanoseconds.
+    elapsed: AtomicU64,
+    /// Only one advances.
+    stepping: Mutex<()>,
+    state: Mutex<State>,
+}
+
+struct State {
+    faults: SimFaults,
+    random: fastrand::Rng,
+    nodes: Vec<Node>,
+    flying: BinaryHeap<Reverse<Flight>>,
+    sent: u64,
+}
+
+/// A packet on its way. The order is that of arrival, and among those that arrive at once that of sending.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Flight {
+    arrival: Instant,
+    number: u64,
+    to: SocketAddr,
+    from: SocketAddr,
+    bytes: Vec<u8>,
+}
+
+struct Node {
+    wire: Weak<Mailbox>,
+    device: Weak<dyn Driven>,
+}
+
+/// What arrived at one device.
+#[derive(Debug)]
+struct Mailbox {
+    address: SocketAddr,
+    arrived: Mutex<VecDeque<(SocketAddr, Vec<u8>)>>,
+}
+
+impl SimNetwork {
+    /// A network that does this to packets.
+    pub fn new(faults: SimFaults) -> Self {
+        Self(Arc::new(Network {
+            start: Instant::now(),
+            elapsed: AtomicU64::new(0),
+            stepping: Mutex::new(()),
+            state: Mutex::new(State {
+                random: fastrand::Rng::with_seed(faults.seed),
+                faults,
+                nodes: Vec::new(),
+                flying: BinaryHeap::new(),
+                sent: 0,
+            }),
+        }))
+    }
+
+    /// Does something else to packets from now on. Chance starts again from the new seed.
+    pub fn set_faults(&self, faults: SimFaults) {
+        let mut state = self.0.state.lock();
+        state.random = fastrand::Rng::with_seed(faults.seed);
+        state.faults = faults;
+    }
+
+    /// How much virtual time has passed.
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.0.elapsed.load(Ordering::Acquire))
+    }
+
+    /// Lets virtual time pass: packets arrive, timers fire, and devices do what follows from it, each at its time.
+    pub fn advance(&self, by: Duration) {
+        let _alone = self.0.stepping.lock();
+        let target = self.0.now() + by;
+        while let Some(next) = self.0.next_event().filter(|next| *next <= target) {
+            self.0.set(next);
+            self.0.deliver();
+            for device in self.0.devices() {
+                device.drive();
+            }
+        }
+        self.0.set(target);
+    }
+
+    /// A wire of this network under an address of its own, and how to make the device on it known.
+    pub(crate) fn attach(&self, address: SocketAddr) -> SimWire {
+        SimWire {
+            network: Arc::clone(&self.0),
+            mailbox: Arc::new(Mailbox {
+                address,
+                arrived: Mutex::default(),
+            }),
+        }
+    }
+}
+
+impl Network {
+    fn now(&self) -> Instant {
+        self.start + Duration::from_nanos(self.elapsed.load(Ordering::Acquire))
+    }
+
+    /// Sets the clock, which never goes back.
+    fn set(&self, to: Instant) {
+        let elapsed = to.saturating_duration_since(self.start).as_nanos() as u64;
+        self.elapsed.fetch_max(elapsed, Ordering::AcqRel);
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn Driven>> {
+        let mut state = self.state.lock();
+        state.nodes.retain(|node| node.device.strong_count() > 0);
+        state
+            .nodes
+            .iter()
+            .filter_map(|node| node.device.upgrade())
+            .collect()
+    }
+
+    /// When the next packet arrives or the next device is due.
+    fn next_event(&self) -> Option<Instant> {
+        let arrival = self
+            .state
+            .lock()
+            .flying
+            .peek()
+            .map(|Reverse(flight)| flight.arrival);
+        let devices = self.devices();
+        devices
+            .iter()
+            .filter_map(|device| device.deadline())
+            .chain(arrival)
+            .min()
+    }
+
+    /// Puts what has arrived by now into mailboxes.
+    fn deliver(&self) {
+        let now = self.now();
+        let state = &mut *self.state.lock();
+        while let Some(Reverse(flight)) = state.flying.peek()
+            && flight.arrival <= now
+            && let Some(Reverse(flight)) = state.flying.pop()
+        {
+            let to = |mailbox: &Arc<Mailbox>| mailbox.address == flight.to;
+            let mailbox = state.nodes.iter().filter_map(|node| node.wire.upgrade()).find(to);
+            if let Some(mailbox) = mailbox {
+                mailbox.arrived.lock().push_back((flight.from, flight.bytes));
+            }
+        }
+    }
+}
+
+impl State {
+    /// Sends one packet on its way, or not.
+    fn fly(&mut self, now: Instant, from: SocketAddr, to: SocketAddr, packet: &[u8]) {
+        if self.chance(self.faults.loss) {
+            return;
+        }
+        let copies = 1 + u32::from(self.chance(self.faults.duplication));
+        for _ in 0..copies {
+            let mut bytes = packet.to_vec();
+            if self.chance(self.faults.corruption) && !bytes.is_empty() {
+                let place = self.random.usize(..bytes.len());
+                bytes[place] ^= 1 << self.random.u8(..8);
+            }
+            let mut delay = self.faults.delay;
+            if self.chance(self.faults.reordering) {
+                delay += delay.mul_f64(self.random.f64() * 3.0);
+            }
+            self.sent += 1;
+            self.flying.push(Reverse(Flight {
+                arrival: now + delay,
+                number: self.sent,
+                to,
+                from,
+                bytes,
+            }));
+        }
+    }
+
+    fn chance(&mut self, probability: f64) -> bool {
+        probability > 0.0 && self.random.f64() < probability
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("faults", &self.faults)
+            .field("nodes", &self.nodes.len())
+            .field("flying", &self.flying.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A device's way into a [`SimNetwork`].
+#[derive(Debug)]
+pub(crate) struct SimWire {
+    network: Arc<Network>,
+    mailbox: Arc<Mailbox>,
+}
+
+impl SimWire {
+    /// How to make known the device that is on this wire.
+    pub(crate) fn announcement(&self) -> impl FnOnce(Weak<dyn Driven>) + use<> {
+        let (network, wire) = (Arc::clone(&self.network), Arc::downgrade(&self.mailbox));
+        move |device| network.state.lock().nodes.push(Node { wire, device })
+    }
+}
+
+impl Wire for SimWire {
+    fn local(&self) -> SocketAddr {
+        self.mailbox.address
+    }
+
+    fn send(&self, to: SocketAddr, outbox: &Outbox) {
+        let now = self.network.now();
+        let mut state = self.network.state.lock();
+        for packet in outbox.packets() {
+            state.fly(now, self.mailbox.address, to, packet);
+        }
+    }
+
+    fn receive(&self, inbox: &mut Inbox) -> usize {
+        inbox.clear();
+        let mut arrived = self.mailbox.arrived.lock();
+        let n = arrived.len().min(super::BATCH);
+        for (place, (from, bytes)) in arrived.drain(..n).enumerate() {
+            let Some(room) = inbox
+                .rooms()
+                .nth(place)
+                .and_then(|room| room.get_mut(..bytes.len()))
+            else {
+                continue;
+            };
+            room.copy_from_slice(&bytes);
+            inbox.note(place, from, bytes.len());
+        }
+        n
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn has_icrc(&self) -> bool {
+        true
+    }
+
+    fn now(&self) -> Instant {
+        self.network.now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that notes when it was driven, and what arrived.
+    struct Probe {
+        wire: SimWire,
+        got: Mutex<Vec<(Duration, Vec<u8>)>>,
+    }
+
+    impl Driven for Probe {
+        fn deadline(&self) -> Option<Instant> {
+            None
+        }
+
+        fn drive(&self) {
+            let mut inbox = Inbox::new();
+            let at = self.wire.now() - self.wire.network.start;
+            while self.wire.receive(&mut inbox) > 0 {
+                let packets = inbox.packets().map(|(_, bytes)| (at, bytes.to_vec()));
+                self.got.lock().extend(packets);
+            }
+        }
+    }
+
+    fn probe(network: &SimNetwork, address: &str) -> Arc<Probe> {
+        let wire = network.attach(address.parse().unwrap());
+        let announce = wire.announcement();
+        let probe = Arc::new(Probe {
+            wire,
+            got: Mutex::default(),
+        });
+        announce(Arc::downgrade(&probe) as Weak<dyn Driven>);
+        probe
+    }
+
+    fn run(faults: SimFaults) -> Vec<(Duration, Vec<u8>)> {
+        let network = SimNetwork::new(faults);
+        let (a, b) = (probe(&network, "10.0.0.1:1"), probe(&network, "10.0.0.2:1"));
+        for i in 0..200u8 {
+            let mut outbox = Outbox::default();
+            outbox.add(
+                |out| {
+                    out.extend_from_slice(&[i; 8]);
+                    true
+                },
+                |_| None,
+            );
+            a.wire.send(b.wire.local(), &outbox);
+            network.advance(Duration::from_micros(1));
+        }
+        network.advance(Duration::from_millis(1));
+        std::mem::take(&mut *b.got.lock())
+    }
+
+    #[test]
+    fn without_faults_everything_arrives_in_order_after_the_delay() {
+        let got = run(SimFaults::default().delay(Duration::from_micros(5)));
+        let expected: Vec<_> = (0..200u8)
+            .map(|i| (Duration::from_micros(u64::from(i) + 5), vec![i; 8]))
+            .collect();
+        assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn each_fault_shows_and_a_seed_replays() {
+        let plain = run(SimFaults::default());
+        let kinds: [fn(SimFaults) -> SimFaults; 4] = [
+            |faults| faults.loss(0.1),
+            |faults| faults.duplication(0.1),
+            |faults| faults.reordering(0.1),
+            |faults| faults.corruption(0.1),
+        ];
+        for (kind, set) in kinds.iter().enumerate() {
+            let faulty = |seed| run(set(SimFaults::default().seed(seed)));
+            assert_ne!(faulty(1), plain, "fault {kind}");
+            assert_eq!(faulty(1), faulty(1), "fault {kind}");
+            assert_ne!(faulty(1), faulty(2), "fault {kind}");
+        }
+    }
+}
