@@ -36,7 +36,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// The fuzz packages and their targets.
-const TARGETS: [(&str, &str); 3] = [("wire", "header"), ("wire", "handshake"), ("proto", "receive")];
+const TARGETS: [(&str, &str); 4] = [
+    ("wire", "header"),
+    ("wire", "handshake"),
+    ("proto", "receive"),
+    ("roce", "packet"),
+];
 
 fn fuzz(secs: u64) -> Result<ExitCode> {
     for (package, target) in TARGETS {

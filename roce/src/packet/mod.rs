@@ -2,6 +2,9 @@
 //!
 //! A packet here runs from the first byte of the BTH to the last byte of the payload's padding: what a UDP datagram to port 4791 carries
 //! without its last four bytes, the invariant CRC ([`crate::icrc`]).
+//!
+//! What a receiver need not look at is ignored and sent as 0: the congestion marks FECN and BECN in byte 4 of the BTH (RoCEv2 marks
+//! congestion in the IP header), reserved bits, and what the padding holds. So is the migration state, which is sent as 1.
 
 mod opcode;
 
@@ -63,13 +66,13 @@ pub enum Syndrome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nak {
     /// A packet is missing before this one; the acknowledgement's PSN is the one expected.
-    SequenceError,
+    SequenceError = 0,
     /// The request is malformed or not allowed.
-    InvalidRequest,
+    InvalidRequest = 1,
     /// The memory does not permit it.
-    RemoteAccess,
+    RemoteAccess = 2,
     /// The responder failed.
-    RemoteOperational,
+    RemoteOperational = 3,
 }
 
 /// A packet, parsed or to be emitted.
@@ -119,6 +122,9 @@ pub enum ParseError {
     /// A reserved acknowledgement code.
     #[error("acknowledgement code {0:#04x} is reserved")]
     Syndrome(u8),
+    /// Not made of whole words of 4 bytes, as the padding would make it.
+    #[error("the packet's length is not a multiple of 4")]
+    Alignment,
     /// A payload where there can be none.
     #[error("the packet has a payload that its operation does not have")]
     Payload,
@@ -194,6 +200,9 @@ impl<'a> Packet<'a> {
         if opcode.has_invalidate() {
             packet.invalidate = Some(Rkey::new(u32::from_be_bytes(rest.take()?)));
         }
+        if !bytes.len().is_multiple_of(4) {
+            return Err(ParseError::Alignment);
+        }
         let pad = usize::from(bth[1] >> 4 & 0b11);
         let len = rest.0.len().checked_sub(pad).ok_or(ParseError::Truncated)?;
         packet.payload = &rest.0[..len];
@@ -205,7 +214,19 @@ impl<'a> Packet<'a> {
 
     /// Appends the headers for a payload of `payload_len` bytes, which the caller appends next, and then the padding
     /// ([`Packet::pad`]). [`Packet::payload`] is not looked at.
+    ///
+    /// # Panics
+    /// In debug builds, if the headers are not those of the operation, or it has no payload. In release builds the packet is then
+    /// malformed.
     pub fn emit_headers(&self, payload_len: usize, out: &mut Vec<u8>) {
+        debug_assert!(
+            self.has_its_headers(),
+            "the headers are not those of the operation: {self:?}"
+        );
+        debug_assert!(
+            payload_len == 0 || self.opcode.has_payload(),
+            "the operation has no payload: {self:?}"
+        );
         // On the stack first: one look at the vector's capacity, not a dozen.
         let mut headers = [0; MAX_HEADERS];
         let mut writer = Writer {
@@ -247,15 +268,27 @@ impl<'a> Packet<'a> {
     }
 
     /// Appends the whole packet: headers, payload and padding.
+    ///
+    /// # Panics
+    /// As [`Packet::emit_headers`] does.
     pub fn emit(&self, out: &mut Vec<u8>) {
         self.emit_headers(self.payload.len(), out);
         out.extend_from_slice(self.payload);
-        out.resize(out.len() + Self::pad(self.payload.len()), 0);
+        out.extend_from_slice(&[0; 3][..Self::pad(self.payload.len())]);
     }
 
     /// Bytes of padding behind a payload of this length: to the next multiple of 4.
     pub fn pad(payload_len: usize) -> usize {
         payload_len.wrapping_neg() & 3
+    }
+
+    fn has_its_headers(&self) -> bool {
+        self.reth.is_some() == self.opcode.has_reth()
+            && self.atomic.is_some() == self.opcode.has_atomic()
+            && self.aeth.is_some() == self.opcode.has_aeth()
+            && self.original.is_some() == self.opcode.has_original()
+            && self.imm.is_some() == self.opcode.has_imm()
+            && self.invalidate.is_some() == self.opcode.has_invalidate()
     }
 }
 
@@ -309,5 +342,161 @@ impl Writer<'_> {
             *place = piece;
             (self.rest, self.len) = (rest, self.len + N);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A packet for queue pair 0x010203 with PSN 0x040506.
+    fn new(opcode: Opcode) -> Packet<'static> {
+        Packet::new(opcode, Qpn::truncating(0x01_0203), Psn::new(0x04_0506))
+    }
+
+    /// Emits to exactly these bytes, which parse to the same packet.
+    fn assert_bytes(packet: &Packet<'_>, bytes: &[u8]) {
+        let mut out = vec![0xee];
+        packet.emit(&mut out);
+        assert_eq!(out[1..], *bytes, "{packet:?}");
+        assert_eq!(Packet::parse(bytes).as_ref(), Ok(packet));
+    }
+
+    /// The base transport header of [`new`], and what follows it.
+    fn bytes(code: u8, flags: u8, rest: &[u8]) -> Vec<u8> {
+        [&[code, flags, 0xff, 0xff, 0, 1, 2, 3, 0, 4, 5, 6], rest].concat()
+    }
+
+    #[test]
+    fn base_transport_header() {
+        let mut packet = new(Opcode::SendOnly);
+        assert_bytes(&packet, &bytes(0x04, 0x40, &[]));
+        packet.solicited = true;
+        assert_bytes(&packet, &bytes(0x04, 0xc0, &[]));
+        packet.ack_req = true;
+        packet.pkey = 0x8001;
+        assert_bytes(&packet, &[0x04, 0xc0, 0x80, 0x01, 0, 1, 2, 3, 0x80, 4, 5, 6]);
+    }
+
+    #[test]
+    fn padding_reaches_the_next_word() {
+        let mut packet = new(Opcode::SendOnly);
+        packet.payload = &[7, 8, 9, 10, 11];
+        assert_bytes(&packet, &bytes(0x04, 0x70, &[7, 8, 9, 10, 11, 0, 0, 0]));
+        packet.payload = &packet.payload[..3];
+        assert_bytes(&packet, &bytes(0x04, 0x50, &[7, 8, 9, 0]));
+        packet.payload = &packet.payload[..2];
+        assert_bytes(&packet, &bytes(0x04, 0x60, &[7, 8, 0, 0]));
+        assert_eq!([0, 1, 2, 3, 4, usize::MAX].map(Packet::pad), [0, 3, 2, 1, 0, 1]);
+    }
+
+    #[test]
+    fn rdma_header() {
+        let mut packet = new(Opcode::WriteOnlyImm);
+        packet.reth = Some(Reth {
+            addr: 0x1011_1213_1415_1617,
+            rkey: Rkey::new(0x1819_1a1b),
+            length: 0x1c1d_1e1f,
+        });
+        packet.imm = Some(0x2021_2223);
+        packet.payload = &[1, 2, 3, 4];
+        let rest: Vec<u8> = (0x10..0x24).chain(1..5).collect();
+        assert_bytes(&packet, &bytes(0x0b, 0x40, &rest));
+    }
+
+    #[test]
+    fn atomic_header() {
+        let mut packet = new(Opcode::CompareSwap);
+        packet.atomic = Some(AtomicEth {
+            addr: 0x1011_1213_1415_1617,
+            rkey: Rkey::new(0x1819_1a1b),
+            swap_or_add: 0x1c1d_1e1f_2021_2223,
+            compare: 0x2425_2627_2829_2a2b,
+        });
+        assert_bytes(&packet, &bytes(0x13, 0x40, &(0x10..0x2c).collect::<Vec<u8>>()));
+    }
+
+    #[test]
+    fn acknowledgement_headers() {
+        let aeth = |syndrome| {
+            Some(Aeth {
+                syndrome,
+                msn: 0x0a_0b0c,
+            })
+        };
+        let mut packet = new(Opcode::Acknowledge);
+        for (syndrome, code) in [
+            (Syndrome::Ack(0), 0x00),
+            (Syndrome::Ack(31), 0x1f),
+            (Syndrome::RnrNak(0), 0x20),
+            (Syndrome::RnrNak(14), 0x2e),
+            (Syndrome::Nak(Nak::SequenceError), 0x60),
+            (Syndrome::Nak(Nak::InvalidRequest), 0x61),
+            (Syndrome::Nak(Nak::RemoteAccess), 0x62),
+            (Syndrome::Nak(Nak::RemoteOperational), 0x63),
+        ] {
+            packet.aeth = aeth(syndrome);
+            assert_bytes(&packet, &bytes(0x11, 0x40, &[code, 0x0a, 0x0b, 0x0c]));
+        }
+        let mut packet = new(Opcode::AtomicAcknowledge);
+        packet.aeth = aeth(Syndrome::Ack(31));
+        packet.original = Some(0x1011_1213_1415_1617);
+        let rest = [
+            0x1f, 0x0a, 0x0b, 0x0c, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17,
+        ];
+        assert_bytes(&packet, &bytes(0x12, 0x40, &rest));
+    }
+
+    #[test]
+    fn reserved_acknowledgement_codes_are_errors() {
+        for code in (0x40..0x60).chain(0x64..=0xff) {
+            let packet = bytes(0x11, 0x40, &[code, 0, 0, 0]);
+            assert_eq!(Packet::parse(&packet), Err(ParseError::Syndrome(code)));
+        }
+    }
+
+    #[test]
+    fn immediate_data_and_the_key_to_invalidate() {
+        let mut packet = new(Opcode::SendLastImm);
+        packet.imm = Some(0x1011_1213);
+        packet.payload = &[7; 4];
+        assert_bytes(&packet, &bytes(0x03, 0x40, &[0x10, 0x11, 0x12, 0x13, 7, 7, 7, 7]));
+        let mut packet = new(Opcode::SendOnlyInvalidate);
+        packet.invalidate = Some(Rkey::new(0x1011_1213));
+        assert_bytes(&packet, &bytes(0x17, 0x40, &[0x10, 0x11, 0x12, 0x13]));
+    }
+
+    /// Congestion marks and reserved bits on the way, and the migration state: none of it is this side's concern.
+    #[test]
+    fn what_a_receiver_must_not_look_at_is_ignored() {
+        let mut odd = bytes(0x04, 0x70, &[7, 0xff, 0xff, 0xff]);
+        odd[1] &= !0x40;
+        odd[4] = 0xff;
+        odd[8] = 0x7f;
+        let mut packet = new(Opcode::SendOnly);
+        packet.payload = &[7];
+        assert_eq!(Packet::parse(&odd), Ok(packet));
+    }
+
+    #[test]
+    fn a_packet_is_made_of_whole_words() {
+        for len in 1..4 {
+            let packet = bytes(0x04, 0x40, &[7, 7, 7, 7][..len]);
+            assert_eq!(Packet::parse(&packet), Err(ParseError::Alignment), "{len}");
+        }
+        // The padding alone would make it a payload of one byte.
+        assert_eq!(
+            Packet::parse(&bytes(0x04, 0x50, &[7, 0])),
+            Err(ParseError::Alignment)
+        );
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    #[should_panic(expected = "headers")]
+    fn headers_that_the_operation_does_not_have_are_a_bug() {
+        let mut packet = new(Opcode::Acknowledge);
+        packet.imm = Some(1);
+        packet.emit(&mut Vec::new());
     }
 }
