@@ -120,6 +120,7 @@ fn connect_to_itself(qp: &Arc<dyn Qp>, gid: adverb_verbs::Gid) {
             flow_label: 0,
             hop_limit: 64,
             traffic_class: 0,
+            udp_port: None,
         },
         path_mtu: Mtu::Mtu4096,
         dest_qpn: qp.qpn(),

@@ -33,7 +33,7 @@ const INTERRUPTED: &str = "interrupted: the guests were ended";
 pub struct Guests {
     workspace: PathBuf,
     layout: Layout,
-    cpus: u32,
+    cpus: Option<u32>,
     memory_mib: u32,
     time_limit: Duration,
     echo: bool,
@@ -100,7 +100,7 @@ impl Guests {
         Self {
             workspace: workspace.into(),
             layout: Layout::One,
-            cpus: 2,
+            cpus: None,
             memory_mib: 2048,
             time_limit: Duration::from_secs(600),
             echo: true,
@@ -119,11 +119,17 @@ impl Guests {
         self
     }
 
-    /// CPUs of each guest. Default 2. Together more than the machine has cannot all run at once: a guest that spins on one of its
-    /// CPUs then waits for the other.
+    /// CPUs of each guest. Default: 2, or as many as this machine has for each. With more than it has, a guest that spins on one of its CPUs waits
+    /// for the other, and two hosts take milliseconds for a message that takes half of one.
     pub fn cpus(mut self, cpus: u32) -> Self {
-        self.cpus = cpus;
+        self.cpus = Some(cpus);
         self
+    }
+
+    fn cpus_each(&self) -> u32 {
+        let all = thread::available_parallelism().map_or(2, |n| n.get() as u32);
+        let each = all / u32::from(self.layout.guests());
+        self.cpus.unwrap_or(each.clamp(1, 2))
     }
 
     /// Memory of each guest, in MiB. Default 2048.
@@ -228,7 +234,7 @@ impl Guests {
                 kernel: &cache.kernel,
                 initramfs: image,
                 accel,
-                cpus: self.cpus,
+                cpus: self.cpus_each(),
                 memory_mib: self.memory_mib,
                 guest,
                 networked: self.layout == Layout::Two,

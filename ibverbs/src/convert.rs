@@ -92,6 +92,7 @@ pub(crate) fn gid_entry(entry: &sys::ibv_gid_entry) -> Option<GidEntry> {
         gid,
         gid_type,
         netdev: netdev(entry.ndev_ifindex),
+        udp_port: None,
     })
 }
 
@@ -560,6 +561,7 @@ mod tests {
                 flow_label: 8,
                 hop_limit: 9,
                 traffic_class: 10,
+                udp_port: None,
             },
             path_mtu: Mtu::Mtu1024,
             dest_qpn: Qpn::truncating(11),
@@ -688,6 +690,7 @@ mod tests {
             gid: Gid::new([7; 16]),
             gid_type: GidType::RoceV2,
             netdev: None,
+            udp_port: None,
         };
         assert_eq!(gid_entry(&entry), Some(expected));
         // No address vector can name it.

@@ -168,6 +168,14 @@ unsafe impl Qp for IbQp {
     }
 
     fn modify(&self, to: &QpModify) -> Result<(), VerbsError> {
+        if let QpModify::Rtr(attr) = to
+            && attr.ah.udp_port.is_some()
+        {
+            let kind = ErrorKind::Unsupported(
+                "a UDP port other than RoCEv2's 4791, which the peer's software device has",
+            );
+            return Err(self.pd.context().refuse("ibv_modify_qp", kind));
+        }
         let (mut attr, mask) = convert::qp_modify(to);
         // SAFETY: `self` holds the queue pair.
         let modified = unsafe { sys::modify_qp(self.raw, &mut attr, mask) };

@@ -308,6 +308,7 @@ impl End {
                 flow_label: 0,
                 hop_limit: 64,
                 traffic_class: 0,
+                udp_port: None,
             },
             path_mtu: self.port.active_mtu,
             dest_qpn: peer.qp.qpn(),

@@ -12,10 +12,10 @@
 //! | watching | queue pairs are connected, and nobody polls | the socket, its bell, the next timer |
 //! | lazy | somebody polls | its bell, for [`LAZY`] |
 //!
-//! - *Watching to lazy*: a packet woke it, and since it began to watch, or a queue was armed, there were [`BUSY`] polls or more. It leaves the
-//!   packet to the poller.
-//! - *Lazy to watching*: fewer polls than that within the last [`LAZY`]; or a queue was armed, which is what a program does that is about to sleep.
-//!   Arming rings the bell for it only in the lazy mode, so that arming is a system call only after a time of polling.
+//! - *Watching to lazy*: a packet woke it, and since it looked last, or a queue was armed, there were [`BUSY`] polls or more, and another
+//!   one within [`GLANCE`]. It leaves the packet to the poller.
+//! - *Lazy to watching*: fewer than [`FEW`] polls within the last [`LAZY`]; or a queue was armed, which is what a program does that is about to
+//!   sleep. Arming rings the bell for it only in the lazy mode, so that arming is a system call only after a time of polling.
 //!
 //! So a program that polls and then neither polls nor arms is attended to after [`LAZY`] at the latest, and one that arms and sleeps, at once. Watching
 //! and parked, a device without traffic uses no CPU.
@@ -33,6 +33,7 @@ use std::sync::atomic::{
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -42,8 +43,14 @@ use crate::core::Core;
 /// How long the thread leaves the socket to pollers before it looks whether they are still there.
 const LAZY: Duration = Duration::from_micros(500);
 
-/// So many polls make a poller. A program that wakes up, drains its queues, arms and sleeps polls less.
-const BUSY: u32 = 64;
+/// So many polls that found their queue empty call the thread off. A program that wakes up, drains its queues, arms and sleeps polls less.
+const BUSY: u32 = 16;
+
+/// How long a poller has to show that it is still there, when a packet woke the thread.
+const GLANCE: Duration = Duration::from_micros(20);
+
+/// So many polls within [`LAZY`] keep it off. Each may have taken a whole batch in, and the program worked on that.
+const FEW: u32 = 4;
 
 /// What the thread is about to do, or does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +76,7 @@ pub(crate) struct Attention {
     live: AtomicUsize,
     /// A queue was armed since the thread looked last.
     armed: AtomicBool,
-    /// Polls that found a queue empty, and what that was when a queue was armed, or the thread looked, last.
+    /// Polls that found a queue empty, and how many that were when a queue was armed, or the thread looked, last.
     polls: AtomicU32,
     polls_before: AtomicU32,
     stop: AtomicBool,
@@ -142,12 +149,10 @@ impl Attention {
         self.polls_before.store(self.polls.load(Relaxed), Relaxed);
     }
 
-    /// Whether somebody polls so often that the socket is to be left to them.
-    fn is_busy(&self) -> bool {
-        self.polls
-            .load(Relaxed)
-            .wrapping_sub(self.polls_before.load(Relaxed))
-            >= BUSY
+    /// Polls since [`Self::look`].
+    fn polls_since(&self) -> u32 {
+        let (now, before) = (self.polls.load(Relaxed), self.polls_before.load(Relaxed));
+        now.wrapping_sub(before)
     }
 
     fn ring(&self) {
@@ -155,9 +160,24 @@ impl Attention {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    fn silence(&self) {
-        // Fails only when it is silent already.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+    /// Sleeps until the bell rings or `socket` is readable, or for `limit`. It may also wake up for nothing.
+    fn sleep(&self, socket: Option<BorrowedFd<'_>>, limit: Option<Duration>) {
+        let descriptors = [Some(self.bell.as_fd()), socket];
+        let mut fds: ArrayVec<PollFd<'_>, 2> = descriptors
+            .into_iter()
+            .flatten()
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: limit.as_secs() as i64,
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        // Interrupted by a signal it woke up for nothing; nothing else can go wrong with descriptors that are open.
+        let _ = poll(&mut fds, limit.as_ref());
+        if !fds[0].revents().is_empty() {
+            // Fails only when it is silent already.
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
     }
 
     fn enter(&self, mode: Mode) {
@@ -201,13 +221,22 @@ fn run(core: &Core) {
         return;
     };
     let attention = &core.attention;
+    let mut is_busy = false;
     while !attention.stop.load(SeqCst) {
         if attention.live.load(SeqCst) == 0 {
             park(attention);
-        } else if attention.is_busy() {
-            doze(core);
+        } else if is_busy {
+            doze(core, LAZY);
+            is_busy = attention.polls_since() >= FEW;
         } else {
             watch(core, socket);
+            if attention.polls_since() >= BUSY {
+                doze(core, GLANCE);
+                is_busy = attention.polls_since() > 0;
+            }
+            if !is_busy {
+                core.work();
+            }
         }
     }
 }
@@ -216,26 +245,24 @@ fn run(core: &Core) {
 fn park(attention: &Attention) {
     attention.enter(Mode::Parked);
     if attention.live.load(SeqCst) == 0 {
-        sleep(&[attention.bell.as_fd()], None);
+        attention.sleep(None, None);
     }
     attention.enter(Mode::Working);
-    attention.silence();
 }
 
-/// Leaves everything to pollers for a while. Timers are theirs, too, but who polls seldom looks seldom at the clock.
-fn doze(core: &Core) {
+/// Leaves everything to pollers for a while, but for timers: who polls seldom looks seldom at the clock.
+fn doze(core: &Core, limit: Duration) {
+    core.run_due_timers();
     let attention = &core.attention;
     attention.look();
     attention.enter(Mode::Lazy);
     if !attention.armed.swap(false, SeqCst) {
-        sleep(&[attention.bell.as_fd()], Some(LAZY));
+        attention.sleep(None, Some(limit));
     }
     attention.enter(Mode::Working);
-    attention.silence();
-    core.run_due_timers();
 }
 
-/// Sleeps until a packet comes or a timer is due, and does what is to be done, unless a poller does.
+/// Sleeps until a packet comes or a timer is due.
 fn watch(core: &Core, socket: BorrowedFd<'_>) {
     let attention = &core.attention;
     attention.armed.store(false, SeqCst);
@@ -246,27 +273,7 @@ fn watch(core: &Core, socket: BorrowedFd<'_>) {
         .store(due.map_or(u64::MAX, |at| attention.nanos(at)), SeqCst);
     if core.next_timer() == due {
         let limit = due.map(|at| at.saturating_duration_since(core.now()));
-        sleep(&[socket, attention.bell.as_fd()], limit);
+        attention.sleep(Some(socket), limit);
     }
     attention.enter(Mode::Working);
-    attention.silence();
-    if attention.is_busy() {
-        core.run_due_timers();
-    } else {
-        core.work();
-    }
-}
-
-/// Sleeps until one of `fds` is readable, or for `limit`. It may also wake up for nothing.
-fn sleep(fds: &[BorrowedFd<'_>], limit: Option<Duration>) {
-    let mut fds: arrayvec::ArrayVec<PollFd<'_>, 2> = fds
-        .iter()
-        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
-        .collect();
-    let limit = limit.map(|limit| Timespec {
-        tv_sec: limit.as_secs() as i64,
-        tv_nsec: limit.subsec_nanos().into(),
-    });
-    // Interrupted by a signal it woke up for nothing; nothing else can go wrong with descriptors that are open.
-    let _ = poll(&mut fds, limit.as_ref());
 }

@@ -67,8 +67,7 @@ impl SoftConfig {
         self
     }
 
-    /// The UDP port that a device takes if it is free. Peers that are not told otherwise ([`crate::SoftDevice::set_peer_port`]) send to port
-    /// 4791, and devices that are not adverb's know no other.
+    /// The UDP port that a device takes if it is free. Devices that are not adverb's know no other than 4791.
     pub fn port(mut self, port: u16) -> Self {
         self.port = port;
         self

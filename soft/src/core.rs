@@ -23,7 +23,6 @@ use crate::config::{ROCE_PORT, SoftConfig};
 use crate::counters::{Counter, Counters};
 use crate::keys::{KeyHasher, random_u32};
 use crate::memory::Memory;
-use crate::provider::Registry;
 use crate::qp::{Parts, QpCore};
 use crate::timers::Timers;
 use crate::wire::{Driven, Inbox, Outbox, Wire};
@@ -36,6 +35,9 @@ const FIRST_QPN: u32 = 17;
 
 /// Empty polls between two looks at the clock: a poll reads the socket, which takes some 0.3 µs, so timers are late by a few microseconds.
 const POLLS_PER_LOOK: u32 = 16;
+
+/// Batches that the device's thread takes in before it looks around.
+const BATCHES_AT_ONCE: usize = 64;
 
 /// A device, as everything made from it and its thread share it.
 #[derive(Debug)]
@@ -59,8 +61,6 @@ pub(crate) struct Core {
     next_qpn: AtomicU32,
     next_pd: AtomicU32,
     port_active: AtomicBool,
-    peer_ports: Mutex<HashMap<(Gid, Qpn), u16>>,
-    registry: Arc<Registry>,
 }
 
 /// What a device is made of.
@@ -71,7 +71,6 @@ pub(crate) struct CoreParts {
     pub(crate) active_mtu: Mtu,
     pub(crate) netdev: Option<String>,
     pub(crate) wire: Box<dyn Wire>,
-    pub(crate) registry: Arc<Registry>,
 }
 
 /// The receive side. Whoever holds it takes packets in.
@@ -104,13 +103,11 @@ impl Core {
             next_qpn: AtomicU32::new(random_u32()?),
             next_pd: AtomicU32::new(1),
             port_active: AtomicBool::new(true),
-            peer_ports: Mutex::default(),
             info: parts.info,
             config: parts.config,
             active_mtu: parts.active_mtu,
             netdev: parts.netdev,
             wire: parts.wire,
-            registry: parts.registry,
         })
     }
 
@@ -159,21 +156,6 @@ impl Core {
         self.wire.now()
     }
 
-    /// Remembers the UDP port of a peer's device.
-    pub(crate) fn set_peer_port(&self, gid: Gid, qpn: Qpn, port: u16) {
-        self.peer_ports.lock().insert((gid, qpn), port);
-    }
-
-    /// Where a peer's packets are to go: to the port that was told, else to that of a device of this provider with such a queue pair, else to
-    /// RoCEv2's.
-    pub(crate) fn find_peer(&self, gid: Gid, qpn: Qpn) -> SocketAddr {
-        let told = self.peer_ports.lock().remove(&(gid, qpn));
-        let port = told
-            .or_else(|| self.registry.port_of(gid, qpn))
-            .unwrap_or(ROCE_PORT);
-        SocketAddr::new(gid.ip(), port)
-    }
-
     pub(crate) fn is_active(&self) -> bool {
         self.port_active.load(Ordering::Acquire)
     }
@@ -220,6 +202,7 @@ impl Core {
             gid: self.gid(),
             gid_type: GidType::RoceV2,
             netdev: self.netdev.clone(),
+            udp_port: Some(self.wire.local().port()).filter(|port| *port != ROCE_PORT),
         }])
     }
 
@@ -292,10 +275,14 @@ impl Core {
         }
     }
 
-    /// Takes in all that arrived and does all that is due.
+    /// Takes in what arrived, up to a bound that keeps nobody for long, and does all that is due.
     pub(crate) fn work(&self) {
         let mut receiver = self.receiver.lock();
-        while self.take_in(&mut receiver) {}
+        for _ in 0..BATCHES_AT_ONCE {
+            if !self.take_in(&mut receiver) {
+                break;
+            }
+        }
         self.run_timers(&mut receiver.outbox, self.now());
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use adverb_types::{Gid, Qpn};
+use adverb_types::Gid;
 use adverb_verbs::AsyncEvent;
 
 use crate::attention::Keeper;
@@ -69,16 +69,10 @@ impl SoftDevice {
         self.0.gid()
     }
 
-    /// The UDP port that packets to it must go to. Where it is not 4791, peers need to be told.
+    /// The UDP port that packets to it must go to. Where it is not 4791, its [`adverb_verbs::GidEntry`] says so, and peers need it in their
+    /// [`adverb_verbs::AddressVector`].
     pub fn udp_port(&self) -> u16 {
         self.0.wire.local().port()
-    }
-
-    /// Says which UDP port the peer's queue pair is behind. It is asked for when a queue pair of this device is connected with that one (RTR), and
-    /// forgotten then. By the queue pair, not by the address alone, as several processes of a host may share an address. Peers of which nothing was
-    /// said are behind 4791.
-    pub fn set_peer_port(&self, gid: Gid, qpn: Qpn, port: u16) {
-        self.0.set_peer_port(gid, qpn, port);
     }
 
     /// Takes its port down or up again, with the event that goes with it. While it is down, packets are lost both ways, so that what is sent

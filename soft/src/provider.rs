@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use adverb_roce::MAX_SGE;
-use adverb_types::{Gid, Mtu, Qpn};
+use adverb_types::Mtu;
 use adverb_verbs::{
     AsyncEvent, AtomicSupport, Device, DeviceAttr, DeviceInfo, ErrorKind, EventSource, Provider, VerbsError,
 };
@@ -142,7 +142,6 @@ impl SoftProvider {
             active_mtu: Mtu::Mtu4096,
             netdev: None,
             wire: Box::new(wire),
-            registry: Arc::clone(&self.registry),
         })?;
         announce(Arc::downgrade(&core) as Weak<dyn Driven>);
         Ok(core)
@@ -174,7 +173,6 @@ unsafe impl Provider for SoftProvider {
                     active_mtu: net::active_mtu(netdev.as_deref()),
                     netdev,
                     wire,
-                    registry: Arc::clone(&self.registry),
                 })?
             }
         };
@@ -241,15 +239,6 @@ impl Registry {
         let mut all = self.all();
         all.retain(|core| core.info.name == name);
         all
-    }
-
-    /// The UDP port of the device with this address that has this queue pair.
-    pub(crate) fn port_of(&self, gid: Gid, qpn: Qpn) -> Option<u16> {
-        let all = self.all();
-        let owner = all
-            .iter()
-            .find(|core| core.gid() == gid && core.qp(qpn).is_some())?;
-        Some(owner.wire.local().port())
     }
 
     /// An address that no other device on a simulated network of this provider has.

@@ -19,6 +19,7 @@ use adverb_verbs::{AddressVector, QpCaps, QpModify, QpState, RecvWr, RtrAttr, Se
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
+use crate::config::ROCE_PORT;
 use crate::core::Core;
 use crate::cq::CqCore;
 use crate::host::View;
@@ -275,7 +276,8 @@ fn peer_address(core: &Core, attr: &RtrAttr) -> Result<SocketAddr, Errno> {
     if !core.is_active() || dgid.ip().is_ipv4() != core.address().is_ipv4() {
         return Err(Errno::NETUNREACH);
     }
-    Ok(core.find_peer(dgid, attr.dest_qpn))
+    let port = attr.ah.udp_port.unwrap_or(ROCE_PORT);
+    Ok(SocketAddr::new(dgid.ip(), port))
 }
 
 /// Checks the other transitions.

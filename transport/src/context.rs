@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use adverb_progress::Plan;
-use adverb_verbs::{Device, DeviceInfo, GidEntry, LinkLayer, Pd, PortAttr, PortState, Provider};
+use adverb_soft::SoftProvider;
+use adverb_verbs::{
+    Device, DeviceInfo, ErrorKind, GidEntry, LinkLayer, Pd, PortAttr, PortState, Provider, VerbsError,
+};
 use parking_lot::Mutex;
 
 use crate::async_events::AsyncEventReader;
@@ -66,7 +69,9 @@ pub struct ContextBuilder {
 }
 
 impl ContextBuilder {
-    /// Opens the device of this name. Default: the one that `ADVERB_DEVICE` names, else the first with an active port.
+    /// Opens the device of this name: one of the system's (`rxe0`), adverb's own for this host (`soft0`), or adverb's own on the network
+    /// interface with an address (`soft:10.0.0.2`). Default: the one that `ADVERB_DEVICE` names, else the first of the system's with an
+    /// active port, else `soft0`.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = Some(name.into());
         self
@@ -101,9 +106,6 @@ impl ContextBuilder {
         } else {
             self.providers
         };
-        if providers.is_empty() {
-            return Err(OpenError::NoProvider);
-        }
         let named = self.device.or_else(|| {
             std::env::var(DEVICE_VARIABLE)
                 .ok()
@@ -117,28 +119,40 @@ impl ContextBuilder {
     }
 }
 
-/// The providers that this build has.
+/// The providers that this build has, the one preferred first.
 fn built_in_providers() -> Vec<Arc<dyn Provider>> {
     vec![
         #[cfg(feature = "ibverbs")]
         adverb_ibverbs::provider(),
+        Arc::new(SoftProvider::default()),
     ]
 }
 
 fn open_named(providers: &[Arc<dyn Provider>], name: &str) -> Result<Arc<dyn Device>, OpenError> {
     let mut refused = None;
-    let mut empty = true;
+    let mut available = Vec::new();
     for provider in providers {
-        empty &= provider.devices()?.is_empty();
         match provider.open(name) {
             Ok(device) => return Ok(device),
-            Err(error) => refused = refused.or(Some(error)),
+            Err(error) => match error.kind {
+                ErrorKind::NoSuchDevice { available: some, .. } => available.extend(some),
+                // It knows the device and says what is wrong with it, or cannot look for it.
+                _ => refused = refused.or(Some(error)),
+            },
         }
     }
-    match refused {
-        Some(error) if !empty => Err(error.into()),
-        _ => Err(OpenError::NoDevice),
-    }
+    let missing = || {
+        let name = name.to_owned();
+        VerbsError::new(
+            "ibv_open_device",
+            name.as_str(),
+            ErrorKind::NoSuchDevice {
+                name: name.clone(),
+                available,
+            },
+        )
+    };
+    Err(refused.unwrap_or_else(missing).into())
 }
 
 fn open_first_active(
@@ -147,7 +161,14 @@ fn open_first_active(
 ) -> Result<(Arc<dyn Device>, u8), OpenError> {
     let mut seen = Vec::new();
     for provider in providers {
-        for DeviceInfo { name, .. } in provider.devices()? {
+        let devices = match provider.devices() {
+            Ok(devices) => devices,
+            Err(error) => {
+                seen.push(error.to_string());
+                continue;
+            }
+        };
+        for DeviceInfo { name, .. } in devices {
             let device = match provider.open(&name) {
                 Ok(device) => device,
                 Err(error) => {
@@ -173,7 +194,7 @@ fn open_first_active(
 }
 
 impl Context {
-    /// Opens the device that `ADVERB_DEVICE` names, else the first with an active port.
+    /// Opens the device that `ADVERB_DEVICE` names, else the first of the system's with an active port, else adverb's own software device.
     ///
     /// # Errors
     /// [`OpenError`] says what is missing.

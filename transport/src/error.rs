@@ -195,12 +195,9 @@ pub enum WaitError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// adverb was built without a provider of devices.
-    #[error("this build has no provider of RDMA devices: build with `--features ibverbs`")]
-    NoProvider,
-    /// No provider has a device.
+    /// The providers that the program brought have no device.
     #[error(
-        "there is no RDMA device on this machine; for SoftRoCE: `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0`"
+        "the providers that this program brought have no device; without any of its own, adverb brings `soft0`"
     )]
     NoDevice,
     /// There are devices, but none has an active port.

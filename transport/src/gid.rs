@@ -37,6 +37,7 @@ mod tests {
             gid: ip.into().into(),
             gid_type,
             netdev: None,
+            udp_port: None,
         }
     }
 

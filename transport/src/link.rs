@@ -62,6 +62,7 @@ impl Link {
             gid_type: gid.gid_type,
             mtu: port.active_mtu,
             lid: (port.link_layer == LinkLayer::InfiniBand).then_some(port.lid),
+            udp_port: gid.udp_port,
             max_rd_atomic: attr.max_qp_init_rd_atom.min(MAX_RD_ATOMIC),
             max_dest_rd_atomic: attr.max_qp_rd_atom.min(MAX_RD_ATOMIC),
             credits: config.window,
@@ -98,6 +99,7 @@ impl Link {
             flow_label: flow_label(self.parameters.qpn.get(), peer.qpn.get()),
             hop_limit: HOP_LIMIT,
             traffic_class: config.traffic_class,
+            udp_port: peer.udp_port,
         };
         self.qp.modify(&QpModify::Rtr(RtrAttr {
             ah,

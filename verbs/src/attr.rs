@@ -141,4 +141,6 @@ pub struct GidEntry {
     pub gid_type: GidType,
     /// The network interface it comes from, where there is one.
     pub netdev: Option<String>,
+    /// The UDP port that peers must send to if it is not RoCEv2's own, 4791: a software device that shares its address with another one.
+    pub udp_port: Option<u16>,
 }

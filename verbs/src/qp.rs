@@ -136,6 +136,8 @@ pub struct AddressVector {
     pub hop_limit: u8,
     /// Traffic class: DSCP and ECN.
     pub traffic_class: u8,
+    /// The peer's UDP port if it is not RoCEv2's own ([`crate::GidEntry::udp_port`]). Only software can send there.
+    pub udp_port: Option<u16>,
 }
 
 /// The alternate path of automatic path migration. RoCE devices do not take one.

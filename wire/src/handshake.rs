@@ -41,6 +41,8 @@ pub struct Parameters {
     pub mtu: Mtu,
     /// The LID of the sender's port, on InfiniBand.
     pub lid: Option<u16>,
+    /// The UDP port of the sender's device if it is not RoCEv2's own, 4791: only a software device can send there.
+    pub udp_port: Option<u16>,
     /// RDMA reads and atomics that the sender can have outstanding (`max_rd_atomic` of `ibv_modify_qp(3)`).
     pub max_rd_atomic: u8,
     /// RDMA reads and atomics that the sender can serve at a time (`max_dest_rd_atomic` of `ibv_modify_qp(3)`).
@@ -187,6 +189,7 @@ impl Parameters {
                 value: mtu.into(),
             })?,
             lid: fields.optional_u16(ParameterId::Lid)?,
+            udp_port: fields.optional_u16(ParameterId::UdpPort)?,
             max_rd_atomic: fields.u8(ParameterId::MaxRdAtomic)?,
             max_dest_rd_atomic: fields.u8(ParameterId::MaxDestRdAtomic)?,
             // Limits are compared as serial numbers, which tells nothing of distances of 2^31 and more.
@@ -217,6 +220,9 @@ impl Parameters {
         put(w, ParameterId::Mtu, &[self.mtu.code()]);
         if let Some(lid) = self.lid {
             put(w, ParameterId::Lid, &lid.to_le_bytes());
+        }
+        if let Some(port) = self.udp_port {
+            put(w, ParameterId::UdpPort, &port.to_le_bytes());
         }
         put(w, ParameterId::MaxRdAtomic, &[self.max_rd_atomic]);
         put(w, ParameterId::MaxDestRdAtomic, &[self.max_dest_rd_atomic]);
@@ -271,6 +277,7 @@ mod tests {
             gid_type: GidType::RoceV2,
             mtu: Mtu::Mtu4096,
             lid: None,
+            udp_port: None,
             max_rd_atomic: 16,
             max_dest_rd_atomic: 8,
             credits: 32,
@@ -324,19 +331,39 @@ mod tests {
         frame
     }
 
+    /// The parameters of Hello and Welcome.
+    const OF_HELLO: [ParameterId; 18] = {
+        let mut ids = [ParameterId::UdpPort; 18];
+        let mut i = 0;
+        while i < 17 {
+            ids[i] = ParameterId::ALL[i];
+            i += 1;
+        }
+        ids
+    };
+
     #[test]
-    fn every_parameter_but_the_lid_is_required() {
-        let hello = Handshake::Hello(Parameters {
+    fn every_parameter_but_the_lid_and_the_port_is_required() {
+        let all = Parameters {
             lid: Some(7),
+            udp_port: Some(50_000),
             ..parameters()
-        });
-        for id in &ParameterId::ALL[..17] {
-            let decoded = decode(&with(&hello, *id, None));
-            if *id == ParameterId::Lid {
-                assert_eq!(decoded, Ok(Handshake::Hello(parameters())));
-            } else {
-                assert_eq!(decoded, Err(HandshakeError::MissingParameter(*id)));
-            }
+        };
+        let hello = Handshake::Hello(all.clone());
+        for id in OF_HELLO {
+            let decoded = decode(&with(&hello, id, None));
+            let without = match id {
+                ParameterId::Lid => Ok(Parameters {
+                    lid: None,
+                    ..all.clone()
+                }),
+                ParameterId::UdpPort => Ok(Parameters {
+                    udp_port: None,
+                    ..all.clone()
+                }),
+                _ => Err(HandshakeError::MissingParameter(id)),
+            };
+            assert_eq!(decoded, without.map(Handshake::Hello));
         }
     }
 
@@ -344,14 +371,15 @@ mod tests {
     fn every_parameter_has_its_length() {
         let hello = Handshake::Hello(Parameters {
             lid: Some(7),
+            udp_port: Some(50_000),
             ..parameters()
         });
-        for id in &ParameterId::ALL[..17] {
-            let error = decode(&with(&hello, *id, Some(&[b'x'; 65]))).unwrap_err();
+        for id in OF_HELLO {
+            let error = decode(&with(&hello, id, Some(&[b'x'; 65]))).unwrap_err();
             assert_eq!(
                 error,
                 HandshakeError::WrongLength {
-                    parameter: *id,
+                    parameter: id,
                     len: 65
                 }
             );

@@ -57,11 +57,13 @@ pub enum ParameterId {
     GidTypes = 22,
     /// The parameter that was refused.
     BadParameter = 23,
+    /// The UDP port of the sender's device, if it is not RoCEv2's own.
+    UdpPort = 24,
 }
 
 impl ParameterId {
     /// Every parameter, in the order of ids.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::MinVersion,
         Self::FeaturesOffered,
         Self::FeaturesRequired,
@@ -85,6 +87,7 @@ impl ParameterId {
         Self::MissingFeatures,
         Self::GidTypes,
         Self::BadParameter,
+        Self::UdpPort,
     ];
 
     /// The id on the wire.
@@ -123,6 +126,7 @@ impl ParameterId {
             Self::MissingFeatures => "missing_features",
             Self::GidTypes => "gid_types",
             Self::BadParameter => "bad_parameter",
+            Self::UdpPort => "udp_port",
         }
     }
 }
@@ -227,7 +231,7 @@ mod tests {
         let codes = ParameterId::ALL.map(ParameterId::code);
         assert!(codes.into_iter().eq(1..=ParameterId::ALL.len() as u16));
         assert_eq!(ParameterId::from_code(0), None);
-        assert_eq!(ParameterId::from_code(24), None);
+        assert_eq!(ParameterId::from_code(25), None);
         let names = ParameterId::ALL
             .map(ParameterId::name)
             .into_iter()

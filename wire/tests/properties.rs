@@ -222,6 +222,7 @@ fn parameters() -> impl Strategy<Value = Parameters> {
         any::<[u8; 16]>(),
         gid_type(),
         any::<Option<u16>>(),
+        any::<Option<u16>>(),
     );
     let abilities = (
         1..u16::MAX,
@@ -234,7 +235,7 @@ fn parameters() -> impl Strategy<Value = Parameters> {
     let sizes = (0..1u32 << 31, MIN_SEGMENT_SIZE..=u32::MAX, any::<u32>());
     (identity, abilities, sizes, any::<String>(), any::<String>()).prop_map(
         |(
-            (nonce, qpn, psn, gid, gid_type, lid),
+            (nonce, qpn, psn, gid, gid_type, lid, udp_port),
             (max_version, offered, required, mtu, max_rd_atomic, max_dest_rd_atomic),
             (credits, segment_size, max_message),
             software,
@@ -249,6 +250,7 @@ fn parameters() -> impl Strategy<Value = Parameters> {
             gid_type,
             mtu,
             lid,
+            udp_port,
             max_rd_atomic,
             max_dest_rd_atomic,
             credits,

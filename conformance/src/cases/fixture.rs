@@ -455,6 +455,7 @@ impl End {
                 flow_label: 0,
                 hop_limit: 64,
                 traffic_class: 0,
+                udp_port: peer.gid.as_ref().and_then(|entry| entry.udp_port),
             },
             path_mtu: self
                 .setup

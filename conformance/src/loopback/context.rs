@@ -238,6 +238,7 @@ impl Context {
             gid,
             gid_type: GidType::RoceV2,
             netdev: Some("lo".into()),
+            udp_port: None,
         };
         Ok((0..).zip(self.gids()).map(entry).collect())
     }

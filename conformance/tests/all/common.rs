@@ -120,6 +120,7 @@ impl End {
                     flow_label: 0,
                     hop_limit: 64,
                     traffic_class: 0,
+                    udp_port: None,
                 },
                 path_mtu: Mtu::Mtu1024,
                 dest_qpn: peer.qp.qpn(),

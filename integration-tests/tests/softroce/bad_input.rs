@@ -25,8 +25,8 @@ const CASES: [(&str, &[&str]); 6] = [
         &["rxe0", "may not open /dev/infiniband/uverbs"],
     ),
     (
-        "rdma link delete rxe0; rdma link delete rxe1; $PINGPONG 127.0.0.1",
-        &["there is no RDMA device", "rdma link add"],
+        "rdma link delete rxe0; rdma link delete rxe1; $PINGPONG --device rxe0 127.0.0.1",
+        &["there is no device \"rxe0\"; there are: soft0", "rdma link add"],
     ),
 ];
 

@@ -101,6 +101,7 @@ impl End {
                 flow_label: 0,
                 hop_limit: 64,
                 traffic_class: 0,
+                udp_port: None,
             },
             path_mtu: setup.mtu,
             dest_qpn: Qpn::truncating(peer),

@@ -95,6 +95,7 @@ pub(crate) fn frames() -> Vec<Sample> {
         gid_type: GidType::RoceV2,
         mtu: Mtu::Mtu1024,
         lid: None,
+        udp_port: None,
         max_rd_atomic: 16,
         max_dest_rd_atomic: 128,
         credits: 32,
@@ -117,10 +118,15 @@ pub(crate) fn frames() -> Vec<Sample> {
         lid: Some(9),
         ..parameters.clone()
     };
+    let on_a_port = Parameters {
+        udp_port: Some(49_152),
+        ..parameters.clone()
+    };
     let newer = VersionRange::new(2, 3).unwrap();
     let mut frames = vec![
         ("hello", frame(Handshake::Hello(parameters))),
         ("hello-infiniband", frame(Handshake::Hello(infiniband))),
+        ("hello-udp-port", frame(Handshake::Hello(on_a_port))),
         ("welcome", frame(Handshake::Welcome(welcome))),
     ];
     frames.extend(

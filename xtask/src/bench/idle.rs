@@ -4,7 +4,7 @@ use adverb_guest::Guests;
 use anyhow::Result;
 
 use super::measure;
-use super::row::Row;
+use super::row::{Better, Row};
 use crate::workspace;
 
 const SCRIPT: &str = r#"
@@ -22,6 +22,7 @@ pub(super) fn run() -> Result<Vec<Row>> {
             name,
             value,
             goal,
+            better: Better::Lower,
             raw: vec![("endpoints", 100.0)],
         })
     };

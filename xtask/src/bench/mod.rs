@@ -4,6 +4,7 @@ mod hybrid;
 mod idle;
 mod peers;
 mod row;
+mod soft;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use adverb_guest::{Guests, Outcome, Script};
 use anyhow::{Result, ensure};
 
 use crate::{setup, workspace};
-use row::{Row, Samples};
+use row::{Better, Row, Samples};
 
 /// Interleaved runs of each side.
 const RUNS: usize = 5;
@@ -35,6 +36,8 @@ enum Name {
     Hybrid,
     /// What 100 idle connections cost a server.
     Idle,
+    /// The software device beside bare UDP sockets and UCX over TCP, on this machine.
+    Soft,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -43,6 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Peers => peers::run()?,
         Name::Hybrid => hybrid::run()?,
         Name::Idle => idle::run()?,
+        Name::Soft => soft::run()?,
     };
     row::print(&rows, args.json);
     // A goal that is missed is a finding, not a failure of the bench.
@@ -89,6 +93,7 @@ fn ratio(
         name,
         value: ours / theirs,
         goal,
+        better: Better::Lower,
         raw,
     })
 }

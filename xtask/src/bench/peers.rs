@@ -7,7 +7,7 @@ use super::row::Row;
 use super::{RUNS, measure, ratio};
 use crate::workspace;
 
-/// Two guests of one CPU each, as many as they can have for themselves on a machine of two: `ib_send_lat`, polling and with events. The fifth
+/// Two guests, on a machine of two CPUs with one each: `ib_send_lat`, polling and with events. The fifth
 /// column of what it prints is the median. With events it does not poll again after arming, and may hang: hence its time limit,
 /// and more runs than are needed.
 const IB_SEND_LAT: &str = r#"
@@ -45,7 +45,7 @@ done
 
 pub(super) fn run() -> Result<Vec<Row>> {
     const BENCH: &str = "peers";
-    let between = measure(Guests::new(workspace::root()).hosts(2).cpus(1), IB_SEND_LAT)?;
+    let between = measure(Guests::new(workspace::root()).hosts(2), IB_SEND_LAT)?;
     let within = measure(Guests::new(workspace::root()), UCX_AM_LAT)?;
     let ib = |name, goal, ours, theirs| {
         ratio(

@@ -12,14 +12,33 @@ pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) value: f64,
     pub(crate) goal: f64,
+    pub(crate) better: Better,
     /// Figures of both sides: medians of interleaved runs.
     pub(crate) raw: Vec<(&'static str, f64)>,
 }
 
+/// On which side of its goal a figure should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Better {
+    /// It is a cost.
+    Lower,
+    /// It is a gain.
+    Higher,
+}
+
 impl Row {
-    /// Whether the goal is met. So far all figures are costs.
+    /// Whether the goal is met.
     pub(crate) fn met(&self) -> bool {
-        self.value <= self.goal
+        match self.better {
+            Better::Lower => self.value <= self.goal,
+            Better::Higher => self.value >= self.goal,
+        }
+    }
+
+    /// The row for a figure that should be on that side of its goal. Rows are made for costs.
+    pub(crate) fn better(mut self, better: Better) -> Self {
+        self.better = better;
+        self
     }
 
     /// The row with one more raw figure.
@@ -35,7 +54,10 @@ impl Row {
             "name": self.name,
             "value": rounded(self.value),
             "goal": self.goal,
-            "better": "lower",
+            "better": match self.better {
+                Better::Lower => "lower",
+                Better::Higher => "higher",
+            },
             "met": self.met(),
         });
         for (name, value) in &self.raw {
@@ -64,7 +86,10 @@ pub(crate) fn print(rows: &[Row], json: bool) {
         table.add_row([
             row.name.to_owned(),
             format!("{:.3}", row.value),
-            format!("≤ {}", row.goal),
+            match row.better {
+                Better::Lower => format!("≤ {}", row.goal),
+                Better::Higher => format!("≥ {}", row.goal),
+            },
             if row.met() { "yes" } else { "NO" }.to_owned(),
             raw.join(", "),
         ]);
@@ -78,26 +103,36 @@ pub(crate) struct Samples(BTreeMap<String, Vec<f64>>);
 
 impl Samples {
     /// Collects from lines `@name number`, and `@name {json}` of `am_pingpong`, of which each number counts as `name.key`.
-    pub(crate) fn of<'a>(lines: impl IntoIterator<Item = &'a String>) -> Self {
+    pub(crate) fn of(lines: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let mut samples = Self::default();
+        samples.add_lines(lines);
+        samples
+    }
+
+    /// Adds what more lines say.
+    pub(crate) fn add_lines(&mut self, lines: impl IntoIterator<Item = impl AsRef<str>>) {
         for line in lines {
-            let Some((name, value)) = line.strip_prefix('@').and_then(|line| line.split_once(' ')) else {
+            let Some((name, value)) = line
+                .as_ref()
+                .strip_prefix('@')
+                .and_then(|line| line.split_once(' '))
+            else {
                 continue;
             };
             match serde_json::from_str(value.trim()) {
-                Ok(Value::Number(number)) => samples.add(name, number.as_f64()),
+                Ok(Value::Number(number)) => self.add(name, number.as_f64()),
                 Ok(Value::Object(object)) => {
                     object
                         .iter()
-                        .for_each(|(key, value)| samples.add(&format!("{name}.{key}"), value.as_f64()));
+                        .for_each(|(key, value)| self.add(&format!("{name}.{key}"), value.as_f64()));
                 }
                 _ => {}
             }
         }
-        samples
     }
 
-    fn add(&mut self, name: &str, value: Option<f64>) {
+    /// Adds one figure.
+    pub(crate) fn add(&mut self, name: &str, value: Option<f64>) {
         if let Some(value) = value {
             self.0.entry(name.to_owned()).or_default().push(value);
         }
@@ -150,9 +185,12 @@ mod tests {
             name: "n",
             value,
             goal: 1.0,
+            better: Better::Lower,
             raw: vec![("ours_us", 1.5)],
         };
         assert!(row(0.9).met() && !row(1.1).met());
+        let gain = |value| row(value).better(Better::Higher);
+        assert!(!gain(0.9).met() && gain(1.1).met());
         let expected =
             json!({"bench":"b","name":"n","value":0.9,"goal":1.0,"better":"lower","met":true,"ours_us":1.5});
         assert_eq!(row(0.9).to_json(), expected);
