@@ -43,13 +43,14 @@ use crate::core::Core;
 /// How long the thread leaves the socket to pollers before it looks whether they are still there.
 const LAZY: Duration = Duration::from_micros(500);
 
-/// So many polls that found their queue empty call the thread off. A program that wakes up, drains its queues, arms and sleeps polls less.
+/// So many polls that found their queue empty, or packets taken in by them, call the thread off. A program that wakes up, drains its queues, arms
+/// and sleeps polls less.
 const BUSY: u32 = 16;
 
 /// How long a poller has to show that it is still there, when a packet woke the thread.
 const GLANCE: Duration = Duration::from_micros(20);
 
-/// So many polls within [`LAZY`] keep it off. Each may have taken a whole batch in, and the program worked on that.
+/// So many within [`LAZY`] keep it off.
 const FEW: u32 = 4;
 
 /// What the thread is about to do, or does.
@@ -76,7 +77,8 @@ pub(crate) struct Attention {
     live: AtomicUsize,
     /// A queue was armed since the thread looked last.
     armed: AtomicBool,
-    /// Polls that found a queue empty, and how many that were when a queue was armed, or the thread looked, last.
+    /// Polls that found a queue empty and packets that they took in, and how many that were when a queue was armed, or the thread looked,
+    /// last.
     polls: AtomicU32,
     polls_before: AtomicU32,
     stop: AtomicBool,
@@ -100,10 +102,12 @@ impl Attention {
         })
     }
 
-    /// A queue was found empty. Called under the lock of the receive side, so that nothing else counts meanwhile.
-    pub(crate) fn polled(&self) {
-        self.polls
-            .store(self.polls.load(Relaxed).wrapping_add(1), Relaxed);
+    /// A queue was found empty, and so many packets were taken in for it. Called under the lock of the receive side, so that nothing else
+    /// counts meanwhile.
+    pub(crate) fn polled(&self, packets: usize) {
+        // A batch counts as the polls that there would have been time for.
+        let polls = self.polls.load(Relaxed).wrapping_add(1 + packets as u32);
+        self.polls.store(polls, Relaxed);
     }
 
     /// A queue was armed: somebody may be about to sleep.

@@ -36,6 +36,9 @@ const FIRST_QPN: u32 = 17;
 /// Empty polls between two looks at the clock: a poll reads the socket, which takes some 0.3 µs, so timers are late by a few microseconds.
 const POLLS_PER_LOOK: u32 = 16;
 
+/// Of so many polls that find somebody else at the receive side, one gives its CPU away.
+const POLLS_PER_YIELD: u32 = 64;
+
 /// Batches that the device's thread takes in before it looks around.
 const BATCHES_AT_ONCE: usize = 64;
 
@@ -55,6 +58,8 @@ pub(crate) struct Core {
     netdev: Option<String>,
     timers: Timers,
     receiver: Mutex<Receiver>,
+    /// Polls that found somebody else at it.
+    turned_away: AtomicU32,
     /// Outboxes for who sends outside of the receive side. A leaf in the lock order.
     outboxes: Mutex<Vec<Outbox>>,
     qps: RwLock<HashMap<u32, Arc<QpCore>, BuildHasherDefault<KeyHasher>>>,
@@ -98,6 +103,7 @@ impl Core {
                 outbox: Outbox::default(),
                 in_vain: 0,
             }),
+            turned_away: AtomicU32::new(0),
             outboxes: Mutex::default(),
             qps: RwLock::default(),
             next_qpn: AtomicU32::new(random_u32()?),
@@ -262,10 +268,16 @@ impl Core {
     /// Takes in what arrived and does what is due, unless somebody else is at it. For who found a completion queue empty.
     pub(crate) fn poll(&self) {
         let Some(mut receiver) = self.receiver.try_lock() else {
+            // Who has it may have lost its CPU, perhaps to this very thread, which would then poll in vain until the scheduler's tick.
+            let turned_away = self.turned_away.fetch_add(1, Ordering::Relaxed);
+            if turned_away.is_multiple_of(POLLS_PER_YIELD) {
+                std::thread::yield_now();
+            }
             return;
         };
-        self.attention.polled();
-        if self.take_in(&mut receiver) {
+        let n = self.take_in(&mut receiver);
+        self.attention.polled(n);
+        if n > 0 {
             return;
         }
         receiver.in_vain += 1;
@@ -279,7 +291,7 @@ impl Core {
     pub(crate) fn work(&self) {
         let mut receiver = self.receiver.lock();
         for _ in 0..BATCHES_AT_ONCE {
-            if !self.take_in(&mut receiver) {
+            if self.take_in(&mut receiver) == 0 {
                 break;
             }
         }
@@ -302,12 +314,12 @@ impl Core {
         self.timers.earliest()
     }
 
-    /// Takes in a batch. Whether there was one.
-    fn take_in(&self, receiver: &mut Receiver) -> bool {
+    /// Takes in a batch, and says how many packets that were.
+    fn take_in(&self, receiver: &mut Receiver) -> usize {
         let Receiver { inbox, outbox, .. } = receiver;
         let n = self.wire.receive(inbox);
         if n == 0 {
-            return false;
+            return 0;
         }
         self.counters.add(Counter::Received, n);
         let now = self.now();
@@ -332,7 +344,7 @@ impl Core {
             qp.settle(self, &mut inner, outbox, now);
         }
         self.run_timers(outbox, now);
-        true
+        n
     }
 
     /// What arrived as a packet, if it is one.
