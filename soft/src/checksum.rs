@@ -4,9 +4,14 @@ use std::net::SocketAddr;
 
 use adverb_roce::icrc::{self, Path};
 
-/// The ICRC of a packet, as it stands behind it. `None` between addresses of different families, where no packet goes.
-pub(crate) fn compute(from: SocketAddr, to: SocketAddr, packet: &[u8]) -> Option<[u8; 4]> {
-    let icrc = icrc::compute(&path(from, to)?, from.port(), to.port(), packet);
+/// The ICRC of a packet with this IP identification, as it stands behind it. `None` between addresses of different families, where no packet goes.
+pub(crate) fn compute(
+    from: SocketAddr,
+    to: SocketAddr,
+    packet: &[u8],
+    identification: u16,
+) -> Option<[u8; 4]> {
+    let icrc = icrc::compute_with(&path(from, to)?, from.port(), to.port(), packet, identification);
     Some(icrc.to_le_bytes())
 }
 

@@ -241,11 +241,11 @@ impl Core {
     }
 
     /// What belongs behind a packet to `peer`.
-    pub(crate) fn icrc_to(&self, peer: SocketAddr, packet: &[u8]) -> Option<[u8; 4]> {
+    pub(crate) fn icrc_to(&self, peer: SocketAddr, packet: &[u8], identification: u16) -> Option<[u8; 4]> {
         if !self.wire.has_icrc() {
             return None;
         }
-        checksum::compute(self.wire.local(), peer, packet)
+        checksum::compute(self.wire.local(), peer, packet, identification)
     }
 
     /// Hands packets to the wire. While the port is down they are lost.

@@ -216,7 +216,10 @@ impl QpCore {
         let mut view = View { core, qp: self };
         while let Some(peer) = inner.peer {
             let mut emit = |out: &mut Vec<u8>| inner.rc.poll_transmit(now, out, &mut view);
-            while outbox.add(&mut emit, |packet| core.icrc_to(peer, packet)) {}
+            let longest = core.wire.longest_run();
+            while outbox.add(longest, &mut emit, |packet, place| {
+                core.icrc_to(peer, packet, place)
+            }) {}
             let more = outbox.is_full();
             core.send(peer, outbox);
             outbox.clear();

@@ -1,4 +1,4 @@
-//! System calls that rustix does not have: datagrams in batches, and the addresses of the interfaces.
+//! System calls that rustix does not have: datagrams in runs, and the addresses of the interfaces.
 
 #![allow(unsafe_code, reason = "system calls take addresses of buffers")]
 
@@ -8,85 +8,121 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use arrayvec::ArrayVec;
 use rustix::io::Errno;
 
-use crate::wire::{BATCH, Inbox, Outbox, ROOM};
-
-/// Receives up to `most` datagrams that are there, without waiting, and says how many (`recvmmsg(2)`). What is longer than
-/// [`ROOM`] counts, and is left out.
-pub(crate) fn receive(fd: BorrowedFd<'_>, inbox: &mut Inbox, most: usize) -> Result<usize, Errno> {
-    let most = most.min(BATCH);
-    let mut names: ArrayVec<Name, BATCH> = (0..most).map(|_| Name::EMPTY).collect();
-    let mut pieces: ArrayVec<libc::iovec, BATCH> = inbox.rooms().take(most).map(piece).collect();
-    let mut headers: ArrayVec<libc::mmsghdr, BATCH> = names
-        .iter_mut()
-        .zip(&mut pieces)
-        .map(|(name, piece)| header(&mut name.0, Name::LEN, piece))
-        .collect();
-    // SAFETY: each header points to a name and a piece that live until the end of this function and that nothing else refers to
-    // meanwhile, and each piece to a room of the inbox, which is borrowed as long. No control buffer, no timeout.
-    let n = unsafe {
-        libc::recvmmsg(
-            fd.as_raw_fd(),
-            headers.as_mut_ptr(),
-            headers.len() as libc::c_uint,
-            libc::MSG_DONTWAIT as _,
-            ptr::null_mut(),
-        )
-    };
-    let n = usize::try_from(n).map_err(|_| last_error())?;
-    let received: ArrayVec<(usize, bool), BATCH> = headers
-        .iter()
-        .take(n)
-        .map(|header| {
-            let whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
-            (header.msg_len as usize, whole)
-        })
-        .collect();
-    inbox.clear();
-    for (place, ((len, whole), name)) in received.iter().zip(&names).enumerate() {
-        if let Some(from) = name.address().filter(|_| *whole) {
-            inbox.note(place, from, *len);
-        }
-    }
-    Ok(n)
+/// What one call received: a datagram, or several of one sender that the kernel has put together, one behind the other (UDP GRO, `udp(7)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// Who sent it; `None` if the address is of another kind, or if it did not fit the buffer.
+    pub(crate) from: Option<SocketAddr>,
+    /// Bytes in the buffer.
+    pub(crate) len: usize,
+    /// The length of each datagram; the last may be shorter.
+    pub(crate) segment: usize,
 }
 
-/// Sends the packets of `outbox` from the `first` on to one address without waiting, and says how many went (`sendmmsg(2)`). An error is that of
-/// the first of them.
+/// Receives what is there, without waiting (`recvmsg(2)`).
+pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno> {
+    let mut name = Name::EMPTY;
+    let mut piece = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    let mut control = Control::EMPTY;
+    let mut header = header(&mut name, Name::LEN, &mut piece);
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = mem::size_of::<Control>() as _;
+    // SAFETY: the header points to a name, a piece and a control buffer that live until the end of this function and that nothing else refers to
+    // meanwhile, and the piece to the buffer, which is borrowed as long.
+    let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
+    let len = usize::try_from(len).map_err(|_| last_error())?;
+    let whole = header.msg_flags & libc::MSG_TRUNC == 0;
+    Ok(Received {
+        from: name.address().filter(|_| whole),
+        len,
+        segment: segment_of(&header).unwrap_or(len),
+    })
+}
+
+/// The length of the datagrams that were put together, if they were.
+fn segment_of(header: &libc::msghdr) -> Option<usize> {
+    // SAFETY: the header's control buffer is one that recvmsg filled, and says how far.
+    let first = unsafe { libc::CMSG_FIRSTHDR(header) };
+    // SAFETY: null, or a control message within that buffer, which is aligned for it.
+    let message = unsafe { first.as_ref() }?;
+    if (message.cmsg_level, message.cmsg_type) != (libc::SOL_UDP, libc::UDP_GRO) {
+        return None;
+    }
+    // SAFETY: the data of a control message lies behind it.
+    let data = unsafe { libc::CMSG_DATA(first) };
+    // SAFETY: this one's is an int, wherever it is aligned to.
+    let segment = unsafe { data.cast::<libc::c_int>().read_unaligned() };
+    usize::try_from(segment).ok().filter(|segment| *segment > 0)
+}
+
+/// Sends `bytes` without waiting: as one datagram, or, with a `segment`, as datagrams of that length, of which the last may be shorter
+/// (UDP GSO, `udp(7)`; `sendmsg(2)`).
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
     to: SocketAddr,
-    outbox: &Outbox,
-    first: usize,
-) -> Result<usize, Errno> {
+    bytes: &[u8],
+    segment: Option<u16>,
+) -> Result<(), Errno> {
     let (mut name, len) = Name::of(to);
-    let mut pieces: ArrayVec<libc::iovec, BATCH> = outbox
-        .packets()
-        .skip(first)
-        .take(BATCH)
-        .map(|packet| libc::iovec {
-            // The system call only reads it.
-            iov_base: packet.as_ptr().cast_mut().cast(),
-            iov_len: packet.len(),
-        })
-        .collect();
-    let mut headers: ArrayVec<libc::mmsghdr, BATCH> = pieces
-        .iter_mut()
-        .map(|piece| header(&mut name.0, len, piece))
-        .collect();
-    // SAFETY: each header points to the one name and to a piece, all of which live until the end of this function, and each piece
-    // to a packet of the outbox, which is borrowed as long. sendmmsg writes only the headers.
-    let n = unsafe {
-        libc::sendmmsg(
+    let mut piece = libc::iovec {
+        // The system call only reads it.
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let mut control = Control::EMPTY;
+    let mut header = header(&mut name, len, &mut piece);
+    if let Some(segment) = segment {
+        header.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: it only computes.
+        header.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as _;
+        // SAFETY: the header's control buffer is there, and as long as it says.
+        let message = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
+        let value = libc::cmsghdr {
+            // SAFETY: it only computes.
+            cmsg_len: unsafe { libc::CMSG_LEN(2) } as _,
+            cmsg_level: libc::SOL_UDP,
+            cmsg_type: libc::UDP_SEGMENT,
+        };
+        // SAFETY: the first control message of a buffer that has room for it.
+        unsafe { message.write(value) };
+        // SAFETY: the data of a control message lies behind it.
+        let data = unsafe { libc::CMSG_DATA(message) };
+        // SAFETY: there are two bytes of it.
+        unsafe { data.cast::<u16>().write_unaligned(segment) };
+    }
+    // SAFETY: the header points to a name, a piece and a control buffer that live until the end of this function, and the piece to bytes that
+    // are borrowed as long. sendmsg writes nothing.
+    let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const header, libc::MSG_DONTWAIT) };
+    if sent < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// Lets the kernel put datagrams of one sender together. Whether it can.
+pub(crate) fn enable_gro(fd: BorrowedFd<'_>) -> bool {
+    let on: libc::c_int = 1;
+    // SAFETY: the option's value is an int, which lives until the call returns.
+    let set = unsafe {
+        libc::setsockopt(
             fd.as_raw_fd(),
-            headers.as_mut_ptr(),
-            headers.len() as libc::c_uint,
-            libc::MSG_DONTWAIT as _,
+            libc::SOL_UDP,
+            libc::UDP_GRO,
+            (&raw const on).cast(),
+            mem::size_of_val(&on) as libc::socklen_t,
         )
     };
-    usize::try_from(n).map_err(|_| last_error())
+    set == 0
+}
+
+/// Room for one control message with an int.
+#[repr(C, align(8))]
+struct Control([u8; 32]);
+
+impl Control {
+    const EMPTY: Self = Self([0; 32]);
 }
 
 /// An address of an interface.
@@ -197,20 +233,14 @@ impl Name {
     }
 }
 
-fn piece(room: &mut [u8; ROOM]) -> libc::iovec {
-    libc::iovec {
-        iov_base: room.as_mut_ptr().cast(),
-        iov_len: room.len(),
-    }
-}
-
-fn header(name: &mut libc::sockaddr_in6, len: libc::socklen_t, piece: &mut libc::iovec) -> libc::mmsghdr {
+/// A message with one piece of data and no control message.
+fn header(name: &mut Name, len: libc::socklen_t, piece: &mut libc::iovec) -> libc::msghdr {
     // SAFETY: a structure of numbers and pointers, for all of which zero is a value.
-    let mut header: libc::mmsghdr = unsafe { mem::zeroed() };
-    header.msg_hdr.msg_name = ptr::from_mut(name).cast();
-    header.msg_hdr.msg_namelen = len;
-    header.msg_hdr.msg_iov = piece;
-    header.msg_hdr.msg_iovlen = 1;
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    header.msg_name = ptr::from_mut(&mut name.0).cast();
+    header.msg_namelen = len;
+    header.msg_iov = piece;
+    header.msg_iovlen = 1;
     header
 }
 

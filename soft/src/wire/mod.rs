@@ -3,8 +3,9 @@
 mod sim;
 mod udp;
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
@@ -15,10 +16,13 @@ pub use sim::{SimFaults, SimNetwork};
 pub(crate) use udp::UdpWire;
 
 /// Packets in a batch at most.
-pub(crate) const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 64;
 
-/// Room for one packet: the largest payload is 4096 bytes, and the longest headers with the ICRC are 44.
-pub(crate) const ROOM: usize = 4096 + 128;
+/// Bytes that one datagram, or several put together, can have.
+pub(crate) const ROOM: usize = 1 << 16;
+
+/// Rooms of an inbox. With packets put together each holds dozens.
+const ROOMS: usize = 8;
 
 /// A way to other devices, by socket addresses. Like the network that it stands for, it may lose packets.
 pub(crate) trait Wire: Debug + Send + Sync {
@@ -34,6 +38,9 @@ pub(crate) trait Wire: Debug + Send + Sync {
     /// Becomes readable when something arrives. `None` if whoever steps the network also drives the device, so that it needs no thread.
     fn readiness(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Packets of one run that can leave at once. Their IP identifications count up from 0.
+    fn longest_run(&self) -> usize;
+
     /// Whether each packet ends with an invariant CRC.
     fn has_icrc(&self) -> bool;
 
@@ -42,23 +49,25 @@ pub(crate) trait Wire: Debug + Send + Sync {
 }
 
 /// Packets that arrived.
-#[derive(Debug)]
 pub(crate) struct Inbox {
-    rooms: Box<[[u8; ROOM]]>,
-    /// The room, the sender and the length of each packet.
-    packets: ArrayVec<(usize, SocketAddr, usize), BATCH>,
+    rooms: Vec<Box<[u8]>>,
+    /// The room, the sender and the place of each packet.
+    packets: Vec<(usize, SocketAddr, Range<usize>)>,
 }
 
 impl Inbox {
     pub(crate) fn new() -> Self {
         Self {
-            rooms: vec![[0; ROOM]; BATCH].into_boxed_slice(),
-            packets: ArrayVec::new(),
+            rooms: Vec::new(),
+            packets: Vec::with_capacity(ROOMS * BATCH),
         }
     }
 
     pub(crate) fn packets(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
-        let packet = |(room, from, len): &(usize, SocketAddr, usize)| (*from, &self.rooms[*room][..*len]);
+        let packet = |(room, from, place): &(usize, SocketAddr, Range<usize>)| {
+            let bytes = self.rooms.get(*room).and_then(|room| room.get(place.clone()));
+            (*from, bytes.unwrap_or_default())
+        };
         self.packets.iter().map(packet)
     }
 
@@ -66,67 +75,179 @@ impl Inbox {
         self.packets.clear();
     }
 
-    /// Where packets go, one in each.
-    pub(crate) fn rooms(&mut self) -> impl Iterator<Item = &mut [u8; ROOM]> {
-        self.rooms.iter_mut()
+    /// Room number `n`, less than [`Inbox::rooms`]. It is made when it is needed first.
+    pub(crate) fn room(&mut self, n: usize) -> &mut [u8] {
+        while self.rooms.len() <= n {
+            self.rooms.push(vec![0; ROOM].into_boxed_slice());
+        }
+        &mut self.rooms[n]
     }
 
-    /// Says that a packet of `len` bytes is in a room.
-    pub(crate) fn note(&mut self, room: usize, from: SocketAddr, len: usize) {
-        if room < BATCH && len <= ROOM {
-            // There are as many places as rooms.
-            let _ = self.packets.try_push((room, from, len));
-        }
+    /// How many rooms there can be.
+    pub(crate) fn rooms() -> usize {
+        ROOMS
+    }
+
+    /// Says that packets of `segment` bytes, of which the last may be shorter, are in a room, `len` bytes together. How many that are.
+    pub(crate) fn note(&mut self, room: usize, from: SocketAddr, len: usize, segment: usize) -> usize {
+        let before = self.packets.len();
+        let starts = (0..len).step_by(segment.max(1));
+        self.packets
+            .extend(starts.map(|start| (room, from, start..len.min(start + segment))));
+        self.packets.len() - before
     }
 }
 
-/// Packets to be sent to one address.
+impl Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox")
+            .field("packets", &self.packets.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Packets to be sent to one address, in runs: packets of one length, of which the last may be shorter.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
-    /// Where each packet ends. Together they stay far below 4 GiB.
-    ends: ArrayVec<u32, BATCH>,
+    runs: ArrayVec<Run, BATCH>,
+    packets: usize,
 }
+
+/// Packets that can leave at once.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    start: usize,
+    end: usize,
+    segment: usize,
+    packets: usize,
+}
+
+/// Bytes that a run has at most: what fits a UDP datagram.
+const LONGEST_RUN: usize = 65_000;
 
 impl Outbox {
     pub(crate) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.packets == 0
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.ends.is_full()
+        self.packets == BATCH
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.ends.len()
+        self.packets
     }
 
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
-        self.ends.clear();
+        self.runs.clear();
+        self.packets = 0;
     }
 
-    /// Lets `emit` append a packet, and `seal` put behind it what belongs behind it. Whether there was one.
+    /// Lets `emit` append a packet, and `seal` put behind it what belongs behind it, told the packet's place in its run. Runs have `longest` packets at
+    /// most. Whether there was a packet.
     pub(crate) fn add(
         &mut self,
+        longest: usize,
         emit: impl FnOnce(&mut Vec<u8>) -> bool,
-        seal: impl FnOnce(&[u8]) -> Option<[u8; 4]>,
+        seal: impl FnOnce(&[u8], u16) -> Option<[u8; 4]>,
     ) -> bool {
+        const SEAL: usize = 4;
         let start = self.bytes.len();
         if self.is_full() || !emit(&mut self.bytes) {
             return false;
         }
-        if let Some(icrc) = seal(&self.bytes[start..]) {
-            self.bytes.extend_from_slice(&icrc);
+        self.packets += 1;
+        let len = self.bytes.len() - start + SEAL;
+        // A shorter packet ends a run.
+        let run = self.runs.last_mut().filter(|run| {
+            let is_whole = run.end - run.start == run.packets * run.segment;
+            let fits = run.packets < longest && start + len - run.start <= LONGEST_RUN;
+            is_whole && fits && len <= run.segment
+        });
+        let place = run.as_ref().map_or(0, |run| run.packets as u16);
+        let icrc = seal(&self.bytes[start..], place);
+        self.bytes
+            .extend_from_slice(icrc.as_ref().map_or(&[], |icrc| &icrc[..]));
+        let end = self.bytes.len();
+        match run {
+            Some(run) => {
+                run.packets += 1;
+                run.end = end;
+            }
+            None => self.runs.push(Run {
+                start,
+                end,
+                segment: end - start,
+                packets: 1,
+            }),
         }
-        self.ends.push(self.bytes.len() as u32);
         true
     }
 
+    /// The bytes of each run, the length of its packets, and how many they are.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (&[u8], usize, usize)> {
+        self.runs
+            .iter()
+            .map(|run| (&self.bytes[run.start..run.end], run.segment, run.packets))
+    }
+
+    /// Each packet alone.
     pub(crate) fn packets(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = [0].into_iter().chain(self.ends.iter().copied());
-        starts
-            .zip(&self.ends)
-            .map(|(start, end)| &self.bytes[start as usize..*end as usize])
+        self.runs().flat_map(|(bytes, segment, _)| bytes.chunks(segment))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outbox(lens: &[usize], longest: usize) -> (Outbox, Vec<u16>) {
+        let mut outbox = Outbox::default();
+        let mut places = Vec::new();
+        for (i, len) in lens.iter().enumerate() {
+            let emit = |out: &mut Vec<u8>| {
+                out.resize(out.len() + len, i as u8);
+                true
+            };
+            outbox.add(longest, emit, |_, place| {
+                places.push(place);
+                Some([0xff; 4])
+            });
+        }
+        (outbox, places)
+    }
+
+    #[test]
+    fn packets_of_one_length_are_a_run_which_a_shorter_one_ends() {
+        let (outbox, places) = outbox(&[100, 100, 40, 100, 60, 60, 80], 64);
+        let runs: Vec<_> = outbox
+            .runs()
+            .map(|(bytes, segment, n)| (bytes.len(), segment, n))
+            .collect();
+        assert_eq!(runs, [(252, 104, 3), (168, 104, 2), (64, 64, 1), (84, 84, 1)]);
+        assert_eq!(places, [0, 1, 2, 0, 1, 0, 0]);
+        let lens: Vec<_> = outbox.packets().map(<[u8]>::len).collect();
+        assert_eq!(lens, [104, 104, 44, 104, 64, 64, 84]);
+    }
+
+    #[test]
+    fn runs_are_as_long_as_may_be() {
+        let (outbox, places) = outbox(&[8; 5], 2);
+        assert_eq!(outbox.runs().count(), 3);
+        assert_eq!(places, [0, 1, 0, 1, 0]);
+        let (outbox, _) = super::tests::outbox(&[4096; 40], 64);
+        assert!(outbox.runs().all(|(bytes, ..)| bytes.len() <= LONGEST_RUN));
+    }
+
+    #[test]
+    fn packets_put_together_come_apart_again() {
+        let mut inbox = Inbox::new();
+        inbox.room(0)[..10].copy_from_slice(b"aaaabbbbcc");
+        let from = "127.0.0.1:1".parse().unwrap();
+        assert_eq!(inbox.note(0, from, 10, 4), 3);
+        let packets: Vec<_> = inbox.packets().map(|(_, bytes)| bytes).collect();
+        assert_eq!(packets, [&b"aaaa"[..], b"bbbb", b"cc"]);
     }
 }

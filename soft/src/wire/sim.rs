@@ -315,23 +315,23 @@ impl Wire for SimWire {
     fn receive(&self, inbox: &mut Inbox) -> usize {
         inbox.clear();
         let mut arrived = self.mailbox.arrived.lock();
-        let n = arrived.len().min(super::BATCH);
+        let n = arrived.len().min(Inbox::rooms());
         for (place, (from, bytes)) in arrived.drain(..n).enumerate() {
-            let Some(room) = inbox
-                .rooms()
-                .nth(place)
-                .and_then(|room| room.get_mut(..bytes.len()))
-            else {
+            let Some(room) = inbox.room(place).get_mut(..bytes.len()) else {
                 continue;
             };
             room.copy_from_slice(&bytes);
-            inbox.note(place, from, bytes.len());
+            inbox.note(place, from, bytes.len(), bytes.len());
         }
         n
     }
 
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    fn longest_run(&self) -> usize {
+        1
     }
 
     fn has_icrc(&self) -> bool {
@@ -385,11 +385,12 @@ mod tests {
         for i in 0..200u8 {
             let mut outbox = Outbox::default();
             outbox.add(
+                1,
                 |out| {
                     out.extend_from_slice(&[i; 8]);
                     true
                 },
-                |_| None,
+                |_, _| None,
             );
             a.wire.send(b.wire.local(), &outbox);
             network.advance(Duration::from_micros(1));

@@ -1,23 +1,29 @@
 //! RoCEv2 over an ordinary UDP socket.
 //!
 //! The socket is not connected and has DF set: so the kernel sends every packet with an IP identification of 0, which the invariant CRC
-//! covers and the sender has to know. (A connected socket counts up, and so do the segments of UDP GSO.)
+//! covers and the sender has to know. (A connected socket counts up.)
+//!
+//! Packets of one length leave as one run, which the kernel, or the card, cuts into datagrams (UDP GSO): these count their identifications up from that
+//! 0. And datagrams of one sender that arrive together come as one (UDP GRO). What a datagram costs, a dozen so cost once.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use super::{BATCH, Inbox, Outbox, Wire};
-use crate::sys;
+use super::{Inbox, Outbox, Wire};
+use crate::sys::{self, Received};
 
 /// What the socket's buffers are asked to hold, in bytes: a window of 256 packets of 4096 bytes from each of a few peers. The kernel gives at most
 /// `net.core.rmem_max`.
 const BUFFER: usize = 4 << 20;
+
+/// Datagrams that a run has at most (`UDP_MAX_SEGMENTS` of the kernel's older versions).
+const LONGEST_RUN: usize = 64;
 
 /// How long to wait for room in the socket's send buffer before packets count as lost.
 const PATIENCE: Timespec = Timespec {
@@ -30,8 +36,10 @@ const PATIENCE: Timespec = Timespec {
 pub(crate) struct UdpWire {
     socket: UdpSocket,
     local: SocketAddr,
-    /// How many datagrams to ask for: more when there were many, fewer when there were few.
+    /// How often to ask for datagrams: more often when there were many, less when there were few.
     depth: AtomicUsize,
+    /// Whether the kernel takes runs on this path.
+    takes_runs: AtomicBool,
 }
 
 impl UdpWire {
@@ -46,11 +54,26 @@ impl UdpWire {
         }
         sockopt::set_socket_recv_buffer_size(&socket, BUFFER)?;
         sockopt::set_socket_send_buffer_size(&socket, BUFFER)?;
+        if !sys::enable_gro(socket.as_fd()) {
+            tracing::debug!("the kernel does not put datagrams together");
+        }
         Ok(Self {
             local: socket.local_addr().map_err(errno)?,
             socket,
             depth: AtomicUsize::new(1),
+            takes_runs: AtomicBool::new(true),
         })
+    }
+
+    /// Sends datagrams: one, or those of a run.
+    fn send_all(&self, to: SocketAddr, bytes: &[u8], segment: Option<u16>) -> Result<(), Errno> {
+        loop {
+            match sys::send(self.socket.as_fd(), to, bytes, segment) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::NOBUFS) if self.wait_for_room() => {}
+                other => return other,
+            }
+        }
     }
 
     /// Waits until there is room to send, for a moment at most. Whether there is.
@@ -66,16 +89,26 @@ impl Wire for UdpWire {
     }
 
     fn send(&self, to: SocketAddr, outbox: &Outbox) {
-        let mut sent = 0;
-        while sent < outbox.len() {
-            match sys::send(self.socket.as_fd(), to, outbox, sent) {
-                Ok(n) => sent += n.max(1),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN | Errno::NOBUFS) if self.wait_for_room() => {}
-                Err(errno) => {
-                    // As lost as on the way: it is sent again, and if that never helps, its request ends with an error.
-                    tracing::debug!(%errno, %to, "a packet could not be sent");
-                    sent += 1;
+        // As lost as on the way: it is sent again, and if that never helps, its request ends with an error.
+        let lost = |errno| tracing::debug!(%errno, %to, "a packet could not be sent");
+        for (bytes, segment, packets) in outbox.runs() {
+            if packets > 1 && self.takes_runs.load(Ordering::Relaxed) {
+                match self.send_all(to, bytes, u16::try_from(segment).ok()) {
+                    Ok(()) => continue,
+                    // A card that computes no checksums cannot cut runs either.
+                    Err(Errno::INVAL | Errno::IO | Errno::OPNOTSUPP | Errno::MSGSIZE) => {
+                        tracing::debug!(%to, "the kernel does not take runs of datagrams on this path");
+                        self.takes_runs.store(false, Ordering::Relaxed);
+                    }
+                    Err(errno) => {
+                        lost(errno);
+                        continue;
+                    }
+                }
+            }
+            for packet in bytes.chunks(segment) {
+                if let Err(errno) = self.send_all(to, packet, None) {
+                    lost(errno);
                 }
             }
         }
@@ -84,28 +117,43 @@ impl Wire for UdpWire {
     fn receive(&self, inbox: &mut Inbox) -> usize {
         inbox.clear();
         let depth = self.depth.load(Ordering::Relaxed);
-        let n = match sys::receive(self.socket.as_fd(), inbox, depth) {
-            Ok(n) => n,
-            Err(Errno::AGAIN | Errno::INTR) => 0,
-            Err(errno) => {
-                tracing::debug!(%errno, "the socket reports an error");
-                0
+        let (mut n, mut packets) = (0, 0);
+        while n < depth {
+            match sys::receive(self.socket.as_fd(), inbox.room(n)) {
+                Ok(Received { from, len, segment }) => {
+                    packets += from.map_or(1, |from| inbox.note(n, from, len, segment));
+                    n += 1;
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(errno) => {
+                    tracing::debug!(%errno, "the socket reports an error");
+                    break;
+                }
             }
-        };
+        }
         // Looking for one more than there are costs as much as half a datagram; so lone ones are asked for alone, and floods in batches.
         let next = if n == depth {
-            BATCH.min(depth * 2)
+            Inbox::rooms().min(depth * 2)
         } else {
             (n + 1).min(depth)
         };
         if next != depth {
             self.depth.store(next, Ordering::Relaxed);
         }
-        n
+        packets
     }
 
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
+    }
+
+    fn longest_run(&self) -> usize {
+        if self.takes_runs.load(Ordering::Relaxed) {
+            LONGEST_RUN
+        } else {
+            1
+        }
     }
 
     fn has_icrc(&self) -> bool {
@@ -124,11 +172,12 @@ mod tests {
     fn outbox(packets: &[&[u8]]) -> Outbox {
         let mut outbox = Outbox::default();
         for packet in packets {
+            let (bytes, seal) = packet.split_last_chunk().unwrap();
             let emit = |out: &mut Vec<u8>| {
-                out.extend_from_slice(packet);
+                out.extend_from_slice(bytes);
                 true
             };
-            assert!(outbox.add(emit, |_| None));
+            assert!(outbox.add(LONGEST_RUN, emit, |_, _| Some(*seal)));
         }
         outbox
     }
@@ -142,7 +191,7 @@ mod tests {
     fn batches_arrive_whole_in_order_and_say_who_sent_them() {
         for ip in ["127.0.0.1", "::1"] {
             let (a, b) = wires(ip);
-            let packets: Vec<Vec<u8>> = (1..=BATCH).map(|i| vec![i as u8; i * 100]).collect();
+            let packets: Vec<Vec<u8>> = (1..=32).map(|i| vec![i as u8; i * 100]).collect();
             let slices: Vec<&[u8]> = packets.iter().map(Vec::as_slice).collect();
             a.send(b.local(), &outbox(&slices));
             let mut inbox = Inbox::new();
@@ -156,15 +205,22 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_longer_than_any_packet_counts_and_is_left_out() {
-        let (a, b) = wires("127.0.0.1");
-        a.send(b.local(), &outbox(&[&[1; ROOM + 1], &[2; ROOM]]));
-        let mut inbox = Inbox::new();
-        assert_eq!(b.receive(&mut inbox), 1);
-        assert_eq!(inbox.packets().count(), 0);
-        assert_eq!(b.receive(&mut inbox), 1);
-        let got: Vec<_> = inbox.packets().map(|(_, bytes)| bytes.to_vec()).collect();
-        assert_eq!(got, [vec![2; ROOM]]);
+    fn a_run_arrives_as_the_packets_that_it_was() {
+        for ip in ["127.0.0.1", "::1"] {
+            let (a, b) = wires(ip);
+            let mut packets: Vec<Vec<u8>> = (0..20).map(|i| vec![i; 1000]).collect();
+            packets.push(vec![20; 10]);
+            let slices: Vec<&[u8]> = packets.iter().map(Vec::as_slice).collect();
+            let outbox = outbox(&slices);
+            assert_eq!(outbox.runs().count(), 1);
+            a.send(b.local(), &outbox);
+            let mut inbox = Inbox::new();
+            let mut got = Vec::new();
+            while b.receive(&mut inbox) > 0 {
+                got.extend(inbox.packets().map(|(_, bytes)| bytes.to_vec()));
+            }
+            assert_eq!(got, packets, "{ip}");
+        }
     }
 
     #[test]
@@ -174,6 +230,4 @@ mod tests {
         a.send(b.local(), &outbox(&[b"here"]));
         assert_eq!(b.receive(&mut Inbox::new()), 1);
     }
-
-    use super::super::ROOM;
 }
