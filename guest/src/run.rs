@@ -85,8 +85,8 @@ impl Outcome {
             "rdma_rxe: ",
             "hung_task",
         ];
-        // What rxe says when it is loaded.
-        let harmless = |line: &str| line.contains("rdma_rxe: loaded");
+        // What rxe says when it is loaded, and when it goes.
+        let harmless = |line: &str| line.contains("rdma_rxe: loaded") || line.contains("rdma_rxe: unloaded");
         self.dmesg
             .lines()
             .filter(|line| SIGNS.iter().any(|sign| line.contains(sign)) && !harmless(line))

@@ -63,6 +63,7 @@ pub struct Options {
     device: String,
     second_device: Option<String>,
     filter: Option<String>,
+    without: Vec<String>,
     deadline: Duration,
 }
 
@@ -73,6 +74,7 @@ impl Options {
             device: device.into(),
             second_device: None,
             filter: None,
+            without: Vec::new(),
             deadline: Duration::from_secs(10),
         }
     }
@@ -89,6 +91,12 @@ impl Options {
         self
     }
 
+    /// Leaves out the case of this name: for devices that cannot be set up for it.
+    pub fn without(mut self, name: impl Into<String>) -> Self {
+        self.without.push(name.into());
+        self
+    }
+
     /// Waits up to `limit` for each thing that must happen. Software emulation is slow: the default of 10 s is meant for it.
     pub fn deadline(mut self, limit: Duration) -> Self {
         self.deadline = limit;
@@ -96,7 +104,8 @@ impl Options {
     }
 
     fn wants(&self, case: &Case) -> bool {
-        self.filter.as_ref().is_none_or(|part| case.name.contains(part))
+        let wanted = self.filter.as_ref().is_none_or(|part| case.name.contains(part));
+        wanted && !self.without.iter().any(|name| name == case.name)
     }
 }
 

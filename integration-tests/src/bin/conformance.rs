@@ -1,22 +1,53 @@
-//! Runs the conformance suite on a device of libibverbs: `conformance DEVICE [FILTER]`.
-#![forbid(unsafe_code)]
+//! Runs the conformance suite: `conformance DEVICE [--with DEVICE] [--netns PATH] [--without CASE]… [FILTER]`.
+//!
+//! `--with` names the device of the second end, `--netns` the network namespace that adverb's own devices are opened in: so the kernel's
+//! SoftRoCE and adverb's software device can meet on one machine.
 
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use adverb_conformance::{Options, run};
+use adverb_soft::SoftProvider;
+use adverb_verbs::{Device, DeviceInfo, ErrorKind, Provider, VerbsError};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let Some(device) = arguments.next() else {
-        eprintln!("usage: conformance DEVICE [FILTER]");
+    let (mut device, mut second, mut netns, mut filter) = (None, None, None, None);
+    let mut without = Vec::new();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--with" => second = arguments.next(),
+            "--without" => without.extend(arguments.next()),
+            "--netns" => netns = arguments.next().map(PathBuf::from),
+            _ if device.is_none() => device = Some(argument),
+            _ => filter = Some(argument),
+        }
+    }
+    let Some(device) = device else {
+        eprintln!("usage: conformance DEVICE [--with DEVICE] [--netns PATH] [--without CASE]… [FILTER]");
         return ExitCode::FAILURE;
     };
+    let names = [Some(&device), second.as_ref()].into_iter().flatten();
+    let named = names.filter(|name| name.starts_with("soft:")).cloned().collect();
     let mut options = Options::new(device);
-    if let Some(filter) = arguments.next() {
+    if let Some(second) = second {
+        options = options.second_device(second);
+    }
+    options = without.into_iter().fold(options, Options::without);
+    if let Some(filter) = filter {
         options = options.filter(filter);
     }
-    let provider = adverb_ibverbs::provider();
-    let report = run(&*provider, &options, |case, outcome| match outcome.text() {
+    let provider = Both {
+        system: adverb_ibverbs::provider(),
+        soft: SoftProvider::default(),
+        named,
+        netns,
+    };
+    let report = run(&provider, &options, |case, outcome| match outcome.text() {
         Some(text) => println!("{} {}: {text}", outcome.label(), case.name),
         None => println!("{} {}", outcome.label(), case.name),
     });
@@ -26,5 +57,68 @@ fn main() -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+/// The system's devices, and adverb's own.
+#[derive(Debug)]
+struct Both {
+    system: Arc<dyn Provider>,
+    soft: SoftProvider,
+    /// Devices of adverb's that are named by their address, which no list has.
+    named: Vec<String>,
+    netns: Option<PathBuf>,
+}
+
+#[allow(
+    unsafe_code,
+    reason = "the trait is unsafe to implement, because of what its devices do"
+)]
+// SAFETY: the devices are those of the two providers, which keep the promises.
+unsafe impl Provider for Both {
+    fn name(&self) -> &'static str {
+        "both"
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError> {
+        let mut devices = self.system.devices()?;
+        devices.extend(self.soft.devices()?);
+        devices.extend(self.named.iter().map(|name| DeviceInfo {
+            name: name.clone(),
+            guid: 0,
+            sysfs_path: None,
+        }));
+        Ok(devices)
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn Device>, VerbsError> {
+        if !name.starts_with("soft") {
+            return self.system.open(name).map_err(|mut error| {
+                if let (ErrorKind::NoSuchDevice { available, .. }, Ok(devices)) =
+                    (&mut error.kind, self.devices())
+                {
+                    *available = devices.into_iter().map(|info| info.name).collect();
+                }
+                error
+            });
+        }
+        let Some(path) = &self.netns else {
+            return self.soft.open(name);
+        };
+        // A socket stays in the namespace that it was made in; a thread of its own goes there for it.
+        let opened = std::thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                let namespace = File::open(path)?;
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+                std::io::Result::Ok(self.soft.open(name))
+            });
+            there.join()
+        });
+        let failed = |errno| VerbsError::new("setns", name, ErrorKind::Os(errno));
+        match opened {
+            Ok(Ok(device)) => device,
+            Ok(Err(error)) => Err(failed(error.raw_os_error().unwrap_or(0))),
+            Err(_) => Err(failed(0)),
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod failures;
+mod interop;
 mod pingpong;
 mod suites;
 mod support;

@@ -1,8 +1,10 @@
 //! The main job: `am_pingpong` between two hosts, and between two containers.
 
+use std::process::Command;
+
 use serde_json::Value;
 
-use crate::support::{guests, rows, run};
+use crate::support::{guests, rows, run, workspace};
 
 const ITERS: u64 = 2000;
 
@@ -90,4 +92,34 @@ fn a_hundred_idle_endpoints_cost_next_to_nothing() {
     let row = &rows(&outcome.hosts[0])[0];
     assert_eq!(row["endpoints"], 100, "{row}");
     assert!(row["wakeups_per_s"].as_f64().unwrap() < 20.0, "{row}");
+}
+
+/// Not in a guest: the software device needs none.
+#[test]
+fn two_processes_play_on_the_software_device_in_every_mode() {
+    let program = adverb_guest::am_pingpong(&workspace()).unwrap();
+    let output = Command::new(program)
+        .env("ADVERB_DEVICE", "soft0")
+        .args(["--json", "--iters", "2000"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{text} {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let rows: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let modes: Vec<_> = rows.iter().map(|row| row["mode"].as_str().unwrap()).collect();
+    assert_eq!(modes, ["poll", "event", "hybrid"]);
+    for row in &rows {
+        assert_eq!(
+            (&row["provider"], &row["iters"], &row["missed_completions"]),
+            (&"soft".into(), &2000.into(), &0.into())
+        );
+        assert!(row["p50_us"].as_f64().unwrap() > 0.0);
+    }
 }

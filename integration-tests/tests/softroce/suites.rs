@@ -2,21 +2,11 @@
 
 use adverb_guest::{Script, executables};
 
-use crate::support::{guests, workspace};
+use crate::support::{conformance, guests, workspace};
 
 #[test]
 fn softroce_behaves_as_the_conformance_suite_says() {
-    let arguments = [
-        "build",
-        "-p",
-        "adverb-integration-tests",
-        "--features",
-        "ibverbs",
-        "--bin",
-        "conformance",
-    ];
-    let built = executables(&workspace(), &arguments, &["conformance"]).unwrap();
-    let script = Script::command([built[0].to_str().unwrap(), "rxe0"]);
+    let script = Script::command([conformance().to_str().unwrap(), "rxe0"]);
     let outcome = guests().run(&script).unwrap();
     let output = &outcome.hosts[0].output;
     assert!(outcome.success(), "{output:#?}");

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use adverb_guest::{Guests, HostOutcome, Outcome, Script};
+use adverb_guest::{Guests, HostOutcome, Outcome, Script, executables};
 use serde_json::Value;
 
 pub(crate) fn workspace() -> PathBuf {
@@ -18,6 +18,21 @@ pub(crate) fn guests() -> Guests {
 pub(crate) fn am_pingpong() -> String {
     let path = adverb_guest::am_pingpong(&workspace()).unwrap();
     Script::command([path.to_str().unwrap()]).text().to_owned()
+}
+
+/// The program that runs the conformance suite.
+pub(crate) fn conformance() -> PathBuf {
+    let arguments = [
+        "build",
+        "-p",
+        "adverb-integration-tests",
+        "--features",
+        "ibverbs",
+        "--bin",
+        "conformance",
+    ];
+    let mut built = executables(&workspace(), &arguments, &["conformance"]).unwrap();
+    built.pop().unwrap()
 }
 
 /// Runs a script in which `$PINGPONG` is `am_pingpong`, and expects it to succeed everywhere and the kernel to be content.
