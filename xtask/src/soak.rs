@@ -3,7 +3,7 @@
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use adverb_guest::{Guests, Script, am_pingpong};
+use adverb_guest::{Guests, Script, am_pingpong, cargo};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
@@ -17,12 +17,17 @@ pub(crate) struct Args {
     /// Seconds for each fuzz target.
     #[arg(long, default_value_t = 600)]
     secs: u64,
+    /// Seeds of the simulated network: `FROM..TO`. A single failing one replays as `N..N+1`.
+    #[arg(long, default_value = "0..10000")]
+    seeds: String,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Name {
     /// Every fuzz target, for --secs each. Needs `cargo +nightly fuzz`.
     Fuzz,
+    /// Random programs of the RC protocol over a network that loses, repeats and reorders, one for each of --seeds.
+    Simulated,
     /// Messages in event and hybrid mode on SoftRoCE, with pauses: no wake-up may be lost.
     Wakeups,
 }
@@ -31,6 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     setup::install_if_possible()?;
     match args.name {
         Name::Fuzz => fuzz(args.secs),
+        Name::Simulated => simulated(&args.seeds),
         Name::Wakeups => wakeups(),
     }
 }
@@ -63,6 +69,26 @@ fn fuzz(secs: u64) -> Result<ExitCode> {
         ensure!(status.success(), "{package}: {target} found something");
     }
     println!("{} targets, {secs} s each: nothing found", TARGETS.len());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn simulated(seeds: &str) -> Result<ExitCode> {
+    let status = cargo(
+        &workspace::root(),
+        &[
+            "test",
+            "--quiet",
+            "--package",
+            "adverb-roce",
+            "--test",
+            "simulated",
+        ],
+    )
+    .env("ADVERB_SEEDS", seeds)
+    .status()
+    .context("running the simulated network's tests")?;
+    ensure!(status.success(), "a seed of {seeds} failed; the test names it");
+    println!("seeds {seeds}: every message exactly once and in order, or an error on both sides");
     Ok(ExitCode::SUCCESS)
 }
 
