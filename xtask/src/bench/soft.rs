@@ -154,7 +154,8 @@ impl Sides {
     fn am_pingpong(&self) -> Command {
         let mut command = Command::new("timeout");
         command.arg(TIME_LIMIT).arg(&self.pingpong);
-        command.args(["--device", "soft0", "--mode", "poll"]);
+        // The same address as the other sides', and with it the loopback interface's MTU.
+        command.args(["--device", "soft:127.0.0.1", "--mode", "poll"]);
         command
     }
 
