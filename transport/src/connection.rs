@@ -312,6 +312,7 @@ impl Connection {
             self.signals.set_busy(false);
             if state.ended.is_some() {
                 self.signals.timers_changed();
+                wake_all(&mut state);
             }
         }
         advance(&mut state, sent);
@@ -484,6 +485,7 @@ impl Connection {
         if std::mem::take(&mut state.busy) {
             self.signals.set_busy(false);
         }
+        wake_all(&mut state);
         drop(state);
         drop(queue);
     }
@@ -502,9 +504,14 @@ impl Connection {
         state.ended.is_none() && state.core.phase() == Phase::Open
     }
 
-    /// Why it has ended, if it has.
+    /// Why it has ended, if it has. While the answer to the peer's goodbye is on its way it has not: whoever hears of the end may end the
+    /// process, and the answer with it.
     pub(crate) fn ended(&self) -> Option<EndpointError> {
-        self.state.lock().ended.clone().map(|kind| self.error(kind))
+        let state = self.state.lock();
+        let answering = !state.flushing && !is_drained(&state);
+        let kind = state.ended.clone().filter(|_| !answering);
+        drop(state);
+        kind.map(|kind| self.error(kind))
     }
 
     /// Why it has ended, if it has; else `waker` is woken when it does.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use adverb::{
-    Config, ConnectErrorKind, Context, Endpoint, EndpointErrorKind, Listener, Mode, ProgressThread, Worker,
-    WorkerError,
+    Config, ConnectErrorKind, Context, Endpoint, EndpointErrorKind, GoodbyeReason, Listener, Mode,
+    ProgressThread, Worker, WorkerError,
 };
 use adverb_conformance::{CqFaults, FaultProvider, Faults, Loopback, Operation};
 use adverb_verbs::{AsyncEvent, AsyncEventKind, ErrorKind, EventSource, WcStatus};
@@ -290,4 +290,30 @@ fn a_completion_queue_that_fails_stops_the_worker_with_that_error() {
     bench.cq(RECV).fail_polls(u32::MAX);
     let error = bench.client.wait_until(LONG, || false).unwrap_err();
     assert!(error.to_string().contains("ibv_poll_cq on loop0"), "{error}");
+}
+
+/// A program that ends as soon as it hears that the peer has closed must not take the answer to the goodbye with it.
+#[test]
+fn the_side_that_answers_a_goodbye_has_ended_when_the_answer_is_at_the_peer() {
+    let bench = Bench::new(config(Mode::Hybrid));
+    let (endpoint, server) = bench.connect();
+    bench.cq(SEND).hold();
+    let closing = server.close();
+    // The answer goes out, and its completion stays away.
+    let early = bench
+        .client
+        .wait_until(Duration::from_millis(100), || endpoint.error().is_some());
+    assert!(early.is_err(), "{:?}", endpoint.error());
+    assert!(!endpoint.is_open());
+    bench.cq(SEND).release_all();
+    let ended = endpoint.closed().wait(LONG).unwrap();
+    assert_eq!(ended.kind, EndpointErrorKind::PeerClosed(GoodbyeReason::Closed));
+    assert_eq!(closing.wait(LONG).unwrap().kind, EndpointErrorKind::Closed);
+
+    // Nor does it wait for ever: what never comes is given up when the queue pair is.
+    let (endpoint, server) = bench.connect();
+    bench.cq(SEND).hold();
+    drop(server.close());
+    let ended = endpoint.closed().wait(LONG).unwrap();
+    assert_eq!(ended.kind, EndpointErrorKind::PeerClosed(GoodbyeReason::Closed));
 }
