@@ -33,7 +33,6 @@ const INTERRUPTED: &str = "interrupted: the guests were ended";
 pub struct Guests {
     workspace: PathBuf,
     layout: Layout,
-    cpus: Option<u32>,
     memory_mib: u32,
     time_limit: Duration,
     echo: bool,
@@ -74,6 +73,16 @@ impl Outcome {
         failed.unwrap_or(if self.success() { 0 } else { 255 })
     }
 
+    /// What the guests' kernels said from the first sign of trouble on, if one of them crashed: then no command is to blame.
+    pub fn crash(&self) -> Option<&str> {
+        const FIRST_SIGNS: [&str; 3] = ["BUG:", "Oops", "Kernel panic"];
+        self.dmesg.contains("Kernel panic").then(|| {
+            let first = FIRST_SIGNS.iter().filter_map(|sign| self.dmesg.find(sign)).min();
+            let line = first.and_then(|at| self.dmesg[..at].rfind('\n'));
+            &self.dmesg[line.map_or(0, |newline| newline + 1)..]
+        })
+    }
+
     /// Lines of the kernel logs that tell of a bug, or of a packet that rxe did not like.
     pub fn complaints(&self) -> Vec<&str> {
         const SIGNS: [&str; 7] = [
@@ -100,7 +109,6 @@ impl Guests {
         Self {
             workspace: workspace.into(),
             layout: Layout::One,
-            cpus: None,
             memory_mib: 2048,
             time_limit: Duration::from_secs(600),
             echo: true,
@@ -117,19 +125,6 @@ impl Guests {
     pub fn containers(mut self) -> Self {
         self.layout = Layout::Containers;
         self
-    }
-
-    /// CPUs of each guest. Default: 2, or as many as this machine has for each. With more than it has, a guest that spins on one of its CPUs waits
-    /// for the other, and two hosts take milliseconds for a message that takes half of one.
-    pub fn cpus(mut self, cpus: u32) -> Self {
-        self.cpus = Some(cpus);
-        self
-    }
-
-    fn cpus_each(&self) -> u32 {
-        let all = thread::available_parallelism().map_or(2, |n| n.get() as u32);
-        let each = all / u32::from(self.layout.guests());
-        self.cpus.unwrap_or(each.clamp(1, 2))
     }
 
     /// Memory of each guest, in MiB. Default 2048.
@@ -158,6 +153,13 @@ impl Guests {
         let workspace = fs::canonicalize(&self.workspace).context("finding the workspace")?;
         initramfs::build(&Cache::open(&workspace)?)?;
         Ok(())
+    }
+
+    /// CPUs of each guest: 2, or as many as this machine has for each. With more than it has, a guest that spins on one of its CPUs waits for the
+    /// other, and two hosts take milliseconds for a message that takes half of one.
+    fn cpus_each(&self) -> u32 {
+        let all = thread::available_parallelism().map_or(2, |n| n.get() as u32);
+        (all / u32::from(self.layout.guests())).clamp(1, 2)
     }
 
     /// Boots, runs and collects.
@@ -245,6 +247,9 @@ impl Guests {
         }
         drop(lines);
         let outcome = self.collect(folder.path(), &mut machines, &received, watch)?;
+        if let Some(crash) = outcome.crash() {
+            eprintln!("guest: a guest's kernel crashed, which ended its commands:\n{crash}");
+        }
         folder.keep_results(cache)?;
         Ok(outcome)
     }
@@ -457,6 +462,14 @@ mod tests {
             assert_eq!(outcome.status(), expected, "{statuses:?}");
             assert_eq!(outcome.success(), expected == 0, "{statuses:?}");
         }
+    }
+
+    #[test]
+    fn a_crash_is_told_from_its_first_sign_on() {
+        let crashed = "[1] eth0: up\n[2] BUG: kernel NULL pointer dereference\n[3] Oops: 0000\n[4] RIP: 0010:f+0x1\n[5] Kernel panic - not syncing\n";
+        let told = outcome(&[None], crashed);
+        assert_eq!(told.crash(), crashed.split_once('\n').map(|(_, rest)| rest));
+        assert_eq!(outcome(&[None], "[1] WARNING: CPU: 1\n").crash(), None);
     }
 
     #[test]
