@@ -109,15 +109,7 @@ fn packet<'a>(wild: &Wild, first: u32, payload: &'a [u8]) -> Option<Packet<'a>> 
     packet.payload = payload.get(..wild.payload)?;
     // As it would come from the network.
     let mut bytes = Vec::new();
-    let has_payload = !matches!(
-        opcode,
-        Opcode::ReadRequest
-            | Opcode::Acknowledge
-            | Opcode::AtomicAcknowledge
-            | Opcode::CompareSwap
-            | Opcode::FetchAdd
-    );
-    if !has_payload {
+    if !opcode.has_payload() {
         packet.payload = &[];
     }
     keep_headers_of(&mut packet);
@@ -128,33 +120,13 @@ fn packet<'a>(wild: &Wild, first: u32, payload: &'a [u8]) -> Option<Packet<'a>> 
 
 /// Leaves out the headers that the operation does not have, as parsing does.
 fn keep_headers_of(packet: &mut Packet<'_>) {
-    use Opcode::*;
     let opcode = packet.opcode;
-    if !matches!(opcode, WriteFirst | WriteOnly | WriteOnlyImm | ReadRequest) {
-        packet.reth = None;
-    }
-    if !matches!(opcode, CompareSwap | FetchAdd) {
-        packet.atomic = None;
-    }
-    let answers = [
-        ReadResponseFirst,
-        ReadResponseLast,
-        ReadResponseOnly,
-        Acknowledge,
-        AtomicAcknowledge,
-    ];
-    if !answers.contains(&opcode) {
-        packet.aeth = None;
-    }
-    if opcode != AtomicAcknowledge {
-        packet.original = None;
-    }
-    if !matches!(opcode, SendLastImm | SendOnlyImm | WriteLastImm | WriteOnlyImm) {
-        packet.imm = None;
-    }
-    if matches!(opcode, SendLastInvalidate | SendOnlyInvalidate) {
-        packet.invalidate = Some(Rkey::new(1));
-    }
+    packet.reth = packet.reth.filter(|_| opcode.has_reth());
+    packet.atomic = packet.atomic.filter(|_| opcode.has_atomic());
+    packet.aeth = packet.aeth.filter(|_| opcode.has_aeth());
+    packet.original = packet.original.filter(|_| opcode.has_original());
+    packet.imm = packet.imm.filter(|_| opcode.has_imm());
+    packet.invalidate = opcode.has_invalidate().then_some(Rkey::new(1));
 }
 
 /// How often each work request ended.

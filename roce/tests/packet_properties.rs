@@ -30,46 +30,24 @@ fn packet(
     let rkey = Rkey::new(key);
     let mut packet = Packet::new(opcode, Qpn::truncating(small), Psn::new(key));
     (packet.solicited, packet.ack_req, packet.pkey) = bits;
-    use Opcode::*;
-    if matches!(opcode, WriteFirst | WriteOnly | WriteOnlyImm | ReadRequest) {
-        packet.reth = Some(Reth {
-            addr,
-            rkey,
-            length: small,
-        });
-    }
-    if matches!(opcode, CompareSwap | FetchAdd) {
-        packet.atomic = Some(AtomicEth {
-            addr,
-            rkey,
-            swap_or_add: a,
-            compare: b,
-        });
-    }
-    let answers = [
-        ReadResponseFirst,
-        ReadResponseLast,
-        ReadResponseOnly,
-        Acknowledge,
-        AtomicAcknowledge,
-    ];
-    packet.aeth = answers.contains(&opcode).then_some(aeth);
-    packet.original = (opcode == AtomicAcknowledge).then_some(a);
-    if matches!(opcode, SendLastImm | SendOnlyImm | WriteLastImm | WriteOnlyImm) {
-        packet.imm = Some(small);
-    }
-    if matches!(opcode, SendLastInvalidate | SendOnlyInvalidate) {
-        packet.invalidate = Some(rkey);
-    }
+    let reth = Reth {
+        addr,
+        rkey,
+        length: small,
+    };
+    let atomic = AtomicEth {
+        addr,
+        rkey,
+        swap_or_add: a,
+        compare: b,
+    };
+    packet.reth = opcode.has_reth().then_some(reth);
+    packet.atomic = opcode.has_atomic().then_some(atomic);
+    packet.aeth = opcode.has_aeth().then_some(aeth);
+    packet.original = opcode.has_original().then_some(a);
+    packet.imm = opcode.has_imm().then_some(small);
+    packet.invalidate = opcode.has_invalidate().then_some(rkey);
     packet
-}
-
-fn carries_payload(opcode: Opcode) -> bool {
-    use Opcode::*;
-    !matches!(
-        opcode,
-        ReadRequest | Acknowledge | AtomicAcknowledge | CompareSwap | FetchAdd
-    )
 }
 
 proptest! {
@@ -87,7 +65,7 @@ proptest! {
             return Ok(());
         };
         let mut packet = packet(opcode, values, Aeth { syndrome, msn }, bits);
-        if carries_payload(opcode) {
+        if opcode.has_payload() {
             packet.payload = &payload;
         }
         let mut bytes = Vec::new();

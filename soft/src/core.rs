@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
-use adverb_roce::Packet;
+use adverb_roce::{MAX_MESSAGE, Packet};
 use adverb_types::{Gid, GidType, Mtu, Qpn};
 use adverb_verbs::{
     AsyncEvent, AsyncEventKind, DeviceAttr, DeviceInfo, ErrorKind, EventSource, GidEntry, LinkLayer,
@@ -26,9 +26,6 @@ use crate::memory::Memory;
 use crate::qp::{Parts, QpCore};
 use crate::timers::Timers;
 use crate::wire::{Driven, Inbox, Outbox, Wire};
-
-/// The largest message: 2 GiB (IBTA volume 1, section 9.7.7).
-const MAX_MESSAGE: u32 = 1 << 31;
 
 /// Queue pair numbers below are special on InfiniBand.
 const FIRST_QPN: u32 = 17;

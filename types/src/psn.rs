@@ -24,6 +24,11 @@ impl Psn {
         self.add(1)
     }
 
+    /// The number before, which of 0 is 2^24 − 1.
+    pub const fn prev(self) -> Self {
+        Self::new(self.0.wrapping_sub(1))
+    }
+
     /// The number `n` packets later.
     pub const fn add(self, n: u32) -> Self {
         Self::new(self.0.wrapping_add(n))
@@ -56,6 +61,7 @@ mod tests {
     fn numbers_wrap_at_24_bits() {
         assert_eq!(Psn::new(0x1ff_ffff).get(), 0xff_ffff);
         assert_eq!(Psn::new(0xff_ffff).next().get(), 0);
+        assert_eq!(Psn::new(0).prev().get(), 0xff_ffff);
         assert_eq!(Psn::new(0xff_fffe).add(5).get(), 3);
     }
 

@@ -79,21 +79,23 @@ impl Opcode {
         )
     }
 
-    // Which headers follow the BTH, and whether a payload does: IBTA volume 1, table 38. An operation's headers stand in the order in
-    // which they are listed here.
+    // What follows the BTH: IBTA volume 1, table 38. An operation's headers stand in the order in which they are listed here.
 
-    pub(super) fn has_reth(self) -> bool {
+    /// Whether an RDMA extended transport header (RETH) follows.
+    pub fn has_reth(self) -> bool {
         matches!(
             self,
             Self::WriteFirst | Self::WriteOnly | Self::WriteOnlyImm | Self::ReadRequest
         )
     }
 
-    pub(super) fn has_atomic(self) -> bool {
+    /// Whether an atomic extended transport header (AtomicETH) follows.
+    pub fn has_atomic(self) -> bool {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
     }
 
-    pub(super) fn has_aeth(self) -> bool {
+    /// Whether an acknowledge extended transport header (AETH) follows.
+    pub fn has_aeth(self) -> bool {
         matches!(
             self,
             Self::ReadResponseFirst
@@ -104,22 +106,26 @@ impl Opcode {
         )
     }
 
-    pub(super) fn has_original(self) -> bool {
+    /// Whether the original value (AtomicAckETH) follows.
+    pub fn has_original(self) -> bool {
         self == Self::AtomicAcknowledge
     }
 
-    pub(super) fn has_imm(self) -> bool {
+    /// Whether immediate data (ImmDt) follows.
+    pub fn has_imm(self) -> bool {
         matches!(
             self,
             Self::SendLastImm | Self::SendOnlyImm | Self::WriteLastImm | Self::WriteOnlyImm
         )
     }
 
-    pub(super) fn has_invalidate(self) -> bool {
+    /// Whether the key to invalidate (IETH) follows.
+    pub fn has_invalidate(self) -> bool {
         matches!(self, Self::SendLastInvalidate | Self::SendOnlyInvalidate)
     }
 
-    pub(super) fn has_payload(self) -> bool {
+    /// Whether a payload may follow.
+    pub fn has_payload(self) -> bool {
         !matches!(
             self,
             Self::ReadRequest

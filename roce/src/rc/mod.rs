@@ -17,8 +17,8 @@ use responder::Responder;
 
 pub use host::{Completion, Denied, Host, MAX_SGE, Receive, SgeList};
 
-/// The longest message, in bytes (IBTA volume 1, section 9.7.7).
-const MAX_MESSAGE: u32 = 1 << 31;
+/// The longest message, in bytes: 2 GiB (IBTA volume 1, section 9.7.7).
+pub const MAX_MESSAGE: u32 = 1 << 31;
 
 /// What a queue pair is made with.
 #[derive(Clone, Copy, Debug)]

@@ -29,8 +29,6 @@ use crate::{Aeth, AtomicEth, Nak, Opcode, Packet, Reth, Syndrome};
 const MAX_PSNS: u32 = (1 << 23) - 1;
 /// Packets after which an acknowledgement is asked for at the latest.
 const ASK_EVERY: u32 = 16;
-/// Added to a PSN, it gives the one before.
-const BEFORE: u32 = 0xff_ffff;
 /// How long the last packet may stay without a question. Short beside any timeout, long beside a round trip.
 const TAIL: Duration = Duration::from_micros(500);
 /// A timeout that repeats waits up to 2^2 times as long: the specification allows a timeout to be up to four times what was asked for, and so a
@@ -240,7 +238,7 @@ impl Requester {
         if self.tail.is_some_and(|tail| tail <= now) {
             self.tail = None;
             stats.tails += u64::from(self.una != self.highest);
-            self.ask_again(self.highest.add(BEFORE));
+            self.ask_again(self.highest.prev());
         }
         if self.timer.is_none_or(|timer| timer > now) {
             return Ok(());
@@ -413,7 +411,7 @@ impl Requester {
         }
         // What was sent last may not have asked for an acknowledgement, and nothing comes after it now.
         let first = self.jobs[self.cursor].first;
-        self.ask_again(first.add(BEFORE));
+        self.ask_again(first.prev());
         Ok(())
     }
 

@@ -352,7 +352,7 @@ impl Responder {
                     self.answers.push_back(Answer::Atomic { psn, original });
                 }
             }
-            _ => self.acknowledge(self.expected.add(0xff_ffff), Syndrome::Ack(NO_CREDITS)),
+            _ => self.acknowledge(self.expected.prev(), Syndrome::Ack(NO_CREDITS)),
         }
     }
 
