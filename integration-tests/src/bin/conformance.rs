@@ -1,7 +1,4 @@
-//! Runs the conformance suite: `conformance DEVICE [--with DEVICE] [--netns PATH] [--without CASE]… [FILTER]`.
-//!
-//! `--with` names the device of the second end, `--netns` the network namespace that adverb's own devices are opened in: so the kernel's
-//! SoftRoCE and adverb's software device can meet on one machine.
+//! Runs the conformance suite on a device of this machine, or between two.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -12,25 +9,35 @@ use std::sync::Arc;
 use adverb_conformance::{Options, run};
 use adverb_soft::SoftProvider;
 use adverb_verbs::{Device, DeviceInfo, ErrorKind, Provider, VerbsError};
+use clap::Parser;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+/// Run the conformance suite on a device, or between two: so the kernel's SoftRoCE and adverb's software device can meet on one machine.
+#[derive(Debug, Parser)]
+struct Args {
+    /// The device.
+    device: String,
+    /// The device of the second end, if it is another one.
+    #[arg(long, value_name = "DEVICE")]
+    with: Option<String>,
+    /// The network namespace that adverb's own devices are opened in.
+    #[arg(long, value_name = "PATH")]
+    netns: Option<PathBuf>,
+    /// A case to leave out.
+    #[arg(long, value_name = "CASE")]
+    without: Vec<String>,
+    /// Only cases with this in their names.
+    filter: Option<String>,
+}
+
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    let (mut device, mut second, mut netns, mut filter) = (None, None, None, None);
-    let mut without = Vec::new();
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--with" => second = arguments.next(),
-            "--without" => without.extend(arguments.next()),
-            "--netns" => netns = arguments.next().map(PathBuf::from),
-            _ if device.is_none() => device = Some(argument),
-            _ => filter = Some(argument),
-        }
-    }
-    let Some(device) = device else {
-        eprintln!("usage: conformance DEVICE [--with DEVICE] [--netns PATH] [--without CASE]… [FILTER]");
-        return ExitCode::FAILURE;
-    };
+    let Args {
+        device,
+        with: second,
+        netns,
+        without,
+        filter,
+    } = Args::parse();
     let names = [Some(&device), second.as_ref()].into_iter().flatten();
     let named = names.filter(|name| name.starts_with("soft:")).cloned().collect();
     let mut options = Options::new(device);
