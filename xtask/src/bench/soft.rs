@@ -121,9 +121,8 @@ impl Sides {
 
     /// Runs a server and a client of `am_pingpong` and adds what the client measured.
     fn adverb(&self, samples: &mut Samples, name: &str, arguments: &[&str]) -> Result<()> {
-        let mut command = self.am_pingpong();
         let mut server = Server(
-            command
+            am_pingpong(&mut Command::new(&self.pingpong))
                 .args(["--listen", "127.0.0.1:0", "--once"])
                 .stdout(Stdio::piped())
                 .spawn()?,
@@ -136,8 +135,7 @@ impl Sides {
             .trim()
             .strip_prefix("listening on ")
             .context("the server did not start")?;
-        let output = self
-            .am_pingpong()
+        let output = am_pingpong(&mut bounded(&self.pingpong))
             .args(arguments)
             .args(["--json", address])
             .output()?;
@@ -151,19 +149,12 @@ impl Sides {
         Ok(())
     }
 
-    fn am_pingpong(&self) -> Command {
-        let mut command = Command::new("timeout");
-        command.arg(TIME_LIMIT).arg(&self.pingpong);
-        // The same address as the other sides', and with it the loopback interface's MTU.
-        command.args(["--device", "soft:127.0.0.1", "--mode", "poll"]);
-        command
-    }
-
     /// Runs a server and a client of `ucx_perftest` over TCP. Its last line of results has the count of iterations, latencies (median,
     /// mean, overall), bandwidths in MB/s and message rates (mean, overall).
     fn ucx(&self, samples: &mut Samples, name: &str, arguments: &[&str]) -> Result<()> {
+        let program = self.ucx.join("bin/ucx_perftest");
         let _server = Server(
-            self.ucx_perftest()
+            self.ucx_perftest(&mut Command::new(&program))
                 .args(arguments)
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
@@ -172,7 +163,7 @@ impl Sides {
         for _ in 0..50 {
             thread::sleep(Duration::from_millis(100));
             let output = self
-                .ucx_perftest()
+                .ucx_perftest(&mut bounded(&program))
                 .arg("-f")
                 .args(arguments)
                 .arg("127.0.0.1")
@@ -190,15 +181,25 @@ impl Sides {
         anyhow::bail!("ucx_perftest {} gave no result", arguments.join(" "))
     }
 
-    fn ucx_perftest(&self) -> Command {
-        let mut command = Command::new("timeout");
-        command.arg(TIME_LIMIT).arg(self.ucx.join("bin/ucx_perftest"));
+    /// `ucx_perftest`, which `command` starts.
+    fn ucx_perftest<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         // Debian's UCX may be installed, too, and is older.
         command
             .env("LD_LIBRARY_PATH", self.ucx.join("lib"))
-            .env("UCX_TLS", "tcp");
-        command
+            .env("UCX_TLS", "tcp")
     }
+}
+
+/// `am_pingpong`, which `command` starts. It has the same address as the other sides, and with it the loopback interface's MTU.
+fn am_pingpong(command: &mut Command) -> &mut Command {
+    command.args(["--device", "soft:127.0.0.1", "--mode", "poll"])
+}
+
+/// Runs a program for [`TIME_LIMIT`] at most. Only for what is waited for: killed, it would leave the program behind.
+fn bounded(program: &Path) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg(TIME_LIMIT).arg(program);
+    command
 }
 
 /// A process that ends with this.
