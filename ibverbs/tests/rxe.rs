@@ -296,19 +296,13 @@ impl End {
 
     fn to_rtr(&self, peer: &Self) -> Result<(), Failed> {
         let routed = self.port.link_layer != LinkLayer::InfiniBand;
+        let dgid = peer.gid.as_ref().map(|entry| entry.gid);
+        let sgid_index = self.gid.as_ref().map_or(0, |entry| entry.index);
         self.qp.modify(&QpModify::Rtr(RtrAttr {
             ah: AddressVector {
-                port_num: 1,
-                sgid_index: self.gid.as_ref().map_or(0, |entry| entry.index),
-                dgid: peer.gid.as_ref().filter(|_| routed).map(|entry| entry.gid),
+                dgid: dgid.filter(|_| routed),
                 dlid: peer.port.lid,
-                sl: 0,
-                src_path_bits: 0,
-                static_rate: 0,
-                flow_label: 0,
-                hop_limit: 64,
-                traffic_class: 0,
-                udp_port: None,
+                ..AddressVector::roce(1, sgid_index, dgid.unwrap_or_default())
             },
             path_mtu: self.port.active_mtu,
             dest_qpn: peer.qp.qpn(),

@@ -17,9 +17,6 @@ const MIN_RNR_TIMER: u8 = 12;
 /// Retries when the peer has no receive posted.
 const RNR_RETRY: u8 = 6;
 
-/// Routers that packets may pass.
-const HOP_LIMIT: u8 = 64;
-
 /// READs and atomics that a link has under way, and serves, at most: what rxe and common NICs can.
 const MAX_RD_ATOMIC: u8 = 16;
 
@@ -89,17 +86,11 @@ impl Link {
     ) -> Result<(), VerbsError> {
         let roce = self.port.link_layer == LinkLayer::Ethernet;
         let ah = AddressVector {
-            port_num: self.port_num,
-            sgid_index: self.gid.index,
-            dgid: Some(peer.gid),
             dlid: if roce { 0 } else { peer.lid.unwrap_or(0) },
-            sl: 0,
-            src_path_bits: 0,
-            static_rate: 0,
             flow_label: flow_label(self.parameters.qpn.get(), peer.qpn.get()),
-            hop_limit: HOP_LIMIT,
             traffic_class: config.traffic_class,
             udp_port: peer.udp_port,
+            ..AddressVector::roce(self.port_num, self.gid.index, peer.gid)
         };
         self.qp.modify(&QpModify::Rtr(RtrAttr {
             ah,

@@ -140,6 +140,37 @@ pub struct AddressVector {
     pub udp_port: Option<u16>,
 }
 
+impl AddressVector {
+    /// The way to `dgid` on RoCE, as far as most need to say: past 64 routers at most, with traffic class and flow label 0, to RoCEv2's own UDP port.
+    /// What differs, such as the LID on InfiniBand, goes into a struct expression on top of it.
+    ///
+    /// ```
+    /// use adverb_verbs::AddressVector;
+    ///
+    /// let peer = std::net::Ipv4Addr::new(10, 0, 0, 2).into();
+    /// let way = AddressVector {
+    ///     traffic_class: 96,
+    ///     ..AddressVector::roce(1, 3, peer)
+    /// };
+    /// assert_eq!((way.dgid, way.hop_limit), (Some(peer), 64));
+    /// ```
+    pub const fn roce(port_num: u8, sgid_index: u8, dgid: Gid) -> Self {
+        Self {
+            port_num,
+            sgid_index,
+            dgid: Some(dgid),
+            dlid: 0,
+            sl: 0,
+            src_path_bits: 0,
+            static_rate: 0,
+            flow_label: 0,
+            hop_limit: 64,
+            traffic_class: 0,
+            udp_port: None,
+        }
+    }
+}
+
 /// The alternate path of automatic path migration. RoCE devices do not take one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlternatePath {

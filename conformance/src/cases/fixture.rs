@@ -443,19 +443,14 @@ impl End {
 
     pub(super) fn rtr_attr(&self, peer: &End, dest_qpn: Qpn) -> RtrAttr {
         let routed = self.port.link_layer != LinkLayer::InfiniBand;
+        let dgid = peer.gid.as_ref().map(|entry| entry.gid);
+        let sgid_index = self.gid.as_ref().map_or(0, |entry| entry.index);
         RtrAttr {
             ah: AddressVector {
-                port_num: 1,
-                sgid_index: self.gid.as_ref().map_or(0, |entry| entry.index),
-                dgid: peer.gid.as_ref().filter(|_| routed).map(|entry| entry.gid),
+                dgid: dgid.filter(|_| routed),
                 dlid: peer.port.lid,
-                sl: 0,
-                src_path_bits: 0,
-                static_rate: 0,
-                flow_label: 0,
-                hop_limit: 64,
-                traffic_class: 0,
                 udp_port: peer.gid.as_ref().and_then(|entry| entry.udp_port),
+                ..AddressVector::roce(1, sgid_index, dgid.unwrap_or_default())
             },
             path_mtu: self
                 .setup

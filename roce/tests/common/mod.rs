@@ -90,19 +90,7 @@ impl End {
             access: setup.access,
         }));
         self.modify(&QpModify::Rtr(RtrAttr {
-            ah: AddressVector {
-                port_num: 1,
-                sgid_index: 0,
-                dgid: Some(Ipv4Addr::LOCALHOST.into()),
-                dlid: 0,
-                sl: 0,
-                src_path_bits: 0,
-                static_rate: 0,
-                flow_label: 0,
-                hop_limit: 64,
-                traffic_class: 0,
-                udp_port: None,
-            },
+            ah: AddressVector::roce(1, 0, Ipv4Addr::LOCALHOST.into()),
             path_mtu: setup.mtu,
             dest_qpn: Qpn::truncating(peer),
             rq_psn: Psn::new(setup.psn),

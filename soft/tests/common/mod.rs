@@ -118,17 +118,8 @@ impl End {
         }))?;
         self.qp.modify(&QpModify::Rtr(RtrAttr {
             ah: AddressVector {
-                port_num: 1,
-                sgid_index: 0,
-                dgid: Some(peer.soft().gid()),
-                dlid: 0,
-                sl: 0,
-                src_path_bits: 0,
-                static_rate: 0,
-                flow_label: 0,
-                hop_limit: 64,
-                traffic_class: 0,
                 udp_port: peer.device.gid_table(1).unwrap()[0].udp_port,
+                ..AddressVector::roce(1, 0, peer.soft().gid())
             },
             path_mtu: link.mtu,
             dest_qpn: peer.qp.qpn(),
