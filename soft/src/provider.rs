@@ -5,8 +5,7 @@
     reason = "the verbs traits are unsafe to implement, because a device accesses memory by address"
 )]
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Weak};
 
 use adverb_roce::MAX_SGE;
@@ -17,7 +16,7 @@ use adverb_verbs::{
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::config::{ROCE_PORT, SoftConfig};
+use crate::config::SoftConfig;
 use crate::core::{Core, CoreParts};
 use crate::device::{Context, SoftDevice};
 use crate::net;
@@ -60,7 +59,8 @@ impl SoftProvider {
         }
     }
 
-    /// Devices as `config` says, on a simulated network: each opening of `soft0` has an address of its own there.
+    /// Devices as `config` says, on a simulated network, which several providers may share: each opening of `soft0` has an address of its own
+    /// there.
     pub fn simulated(config: SoftConfig, network: &SimNetwork) -> Self {
         Self {
             network: Some(network.clone()),
@@ -134,7 +134,7 @@ impl SoftProvider {
         if name != DEFAULT_DEVICE {
             return Err(self.no_such_device(name));
         }
-        let wire = network.attach(self.registry.new_address());
+        let wire = network.attach();
         let announce = wire.announcement();
         let core = self.enter(CoreParts {
             info: info(name, wire.local().ip()),
@@ -221,7 +221,6 @@ impl SoftConfig {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     cores: Mutex<Vec<Weak<Core>>>,
-    simulated: AtomicU32,
 }
 
 impl Registry {
@@ -239,11 +238,5 @@ impl Registry {
         let mut all = self.all();
         all.retain(|core| core.info.name == name);
         all
-    }
-
-    /// An address that no other device on a simulated network of this provider has.
-    fn new_address(&self) -> SocketAddr {
-        let n = self.simulated.fetch_add(1, Ordering::Relaxed) + 1;
-        SocketAddr::new(Ipv4Addr::from_bits(0x0a00_0000 | n).into(), ROCE_PORT)
     }
 }

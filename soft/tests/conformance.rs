@@ -1,10 +1,5 @@
 //! The conformance suite, on the software device.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
-
 use adverb_conformance::{Options, Outcome, Report, cases, run};
 use adverb_soft::{SimFaults, SimNetwork, SoftConfig, SoftProvider};
 use adverb_verbs::Provider;
@@ -71,43 +66,10 @@ fn without_shared_receive_queues_the_suite_skips_what_needs_them() {
     assert!(report.skipped() >= 7, "{report}");
 }
 
-/// Lets a network's time go on as time does, until dropped.
-struct Stepper {
-    stop: Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Stepper {
-    fn new(network: SimNetwork) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = thread::spawn(move || {
-            let start = Instant::now();
-            while !stopped.load(Ordering::Relaxed) {
-                network.advance(start.elapsed().saturating_sub(network.elapsed()));
-                thread::sleep(Duration::from_micros(50));
-            }
-        });
-        Self {
-            stop,
-            thread: Some(thread),
-        }
-    }
-}
-
-impl Drop for Stepper {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            assert!(thread.join().is_ok(), "the stepper panicked");
-        }
-    }
-}
-
 #[test]
 fn it_passes_over_the_simulated_wire() {
     let network = SimNetwork::new(SimFaults::default());
     let provider = SoftProvider::simulated(SoftConfig::default(), &network);
-    let _stepper = Stepper::new(network);
-    assert_clean(&run_all(&provider, &Options::new("soft0")));
+    let report = network.in_real_time(|| run_all(&provider, &Options::new("soft0")));
+    assert_clean(&report);
 }

@@ -162,6 +162,22 @@ mod tests {
     }
 
     #[test]
+    fn providers_of_one_network_reach_each_other() {
+        use adverb_verbs::Provider;
+        let (network, one) = network(SimFaults::default());
+        let another = SoftProvider::simulated(SoftConfig::default(), &network);
+        let end = |provider: &SoftProvider| End::new(provider.open("soft0").unwrap());
+        let (mut a, mut b) = (end(&one), end(&another));
+        a.connect(&b, Link::default());
+        b.connect(&a, Link::default());
+        b.receive(1);
+        a.send(b"hello", SendFlags::SIGNALED);
+        network.advance(Duration::from_millis(1));
+        assert_eq!(b.received(), [b"hello".to_vec()]);
+        assert_eq!(a.sent(), [WcStatus::Success]);
+    }
+
+    #[test]
     fn the_peers_first_packet_is_told_while_the_queue_pair_only_receives() {
         let (network, provider) = network(SimFaults::default());
         let end = || {

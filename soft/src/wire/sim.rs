@@ -2,15 +2,20 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::{Inbox, Outbox, Wire};
+use crate::config::ROCE_PORT;
+
+/// How often time passes in [`SimNetwork::in_real_time`].
+const TICK: Duration = Duration::from_micros(50);
 
 /// What a [`SimNetwork`] does to packets. Probabilities are from 0 to 1, of each packet on its own.
 #[derive(Clone, Debug)]
@@ -79,7 +84,22 @@ impl SimFaults {
 /// A network between the devices of [`crate::SoftProvider::simulated`], on a clock that stands still until [`SimNetwork::advance`].
 ///
 /// Its devices have no thread: `advance` also drives them, and rings their channels. With one thread and one seed, what happens is the same each
-/// time. A clone is another handle to the same network.
+/// time. Once warm, packets allocate nothing, so that tests can count what else does. A clone is another handle to the same network.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use adverb_soft::{SimFaults, SimNetwork, SoftConfig, SoftProvider};
+/// use adverb_verbs::Provider;
+///
+/// let network = SimNetwork::new(SimFaults::default());
+/// let provider = SoftProvider::simulated(SoftConfig::default(), &network);
+/// let (near, far) = (provider.open("soft0")?, provider.open("soft0")?);
+/// assert_ne!(near.gid_table(1)?, far.gid_table(1)?);
+/// network.advance(Duration::from_millis(1));
+/// assert_eq!(network.elapsed(), Duration::from_millis(1));
+/// # Ok::<(), adverb_verbs::VerbsError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SimNetwork(Arc<Network>);
 
@@ -92,20 +112,23 @@ pub(crate) trait Driven: Send + Sync {
     fn drive(&self);
 }
 
-#[derive(Debug)]
 struct Network {
     start: Instant,
     /// Virtual time since then, in nanoseconds.
     elapsed: AtomicU64,
-    /// Only one advances.
-    stepping: Mutex<()>,
+    /// Only one advances, with room for the devices that it drives.
+    stepping: Mutex<Vec<Arc<dyn Driven>>>,
     state: Mutex<State>,
+    /// Buffers of packets that arrived. A leaf in the lock order.
+    spare: Mutex<Vec<Vec<u8>>>,
 }
 
 struct State {
     faults: SimFaults,
     random: fastrand::Rng,
     nodes: Vec<Node>,
+    /// How many devices there ever were.
+    attached: u32,
     flying: BinaryHeap<Reverse<Flight>>,
     sent: u64,
 }
@@ -138,14 +161,16 @@ impl SimNetwork {
         Self(Arc::new(Network {
             start: Instant::now(),
             elapsed: AtomicU64::new(0),
-            stepping: Mutex::new(()),
+            stepping: Mutex::default(),
             state: Mutex::new(State {
                 random: fastrand::Rng::with_seed(faults.seed),
                 faults,
                 nodes: Vec::new(),
+                attached: 0,
                 flying: BinaryHeap::new(),
                 sent: 0,
             }),
+            spare: Mutex::default(),
         }))
     }
 
@@ -163,24 +188,56 @@ impl SimNetwork {
 
     /// Lets virtual time pass: packets arrive, timers fire, and devices do what follows from it, each at its time.
     pub fn advance(&self, by: Duration) {
-        let _alone = self.0.stepping.lock();
+        let mut devices = self.0.stepping.lock();
         let target = self.0.now() + by;
-        while let Some(next) = self.0.next_event().filter(|next| *next <= target) {
+        loop {
+            self.0.gather(&mut devices);
+            let Some(next) = self.0.next_event(&devices).filter(|next| *next <= target) else {
+                break;
+            };
             self.0.set(next);
             self.0.deliver();
-            for device in self.0.devices() {
-                device.drive();
-            }
+            devices.drain(..).for_each(|device| device.drive());
         }
+        devices.clear();
         self.0.set(target);
     }
 
-    /// A wire of this network under an address of its own, and how to make the device on it known.
-    pub(crate) fn attach(&self, address: SocketAddr) -> SimWire {
+    /// Does `work` while virtual time passes as real time does, so that it can sleep on what the network brings. This is for tests that cannot advance
+    /// it themselves, and costs a thread that hardly sleeps.
+    pub fn in_real_time<T>(&self, work: impl FnOnce() -> T) -> T {
+        /// Also when `work` panics.
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+
+        let stopped = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (start, before) = (Instant::now(), self.elapsed());
+                while !stopped.load(Ordering::Relaxed) {
+                    let target = before + start.elapsed();
+                    self.advance(target.saturating_sub(self.elapsed()));
+                    thread::sleep(TICK);
+                }
+            });
+            let _stop = Stop(&stopped);
+            work()
+        })
+    }
+
+    /// A wire of this network, under an address that no other has or had.
+    pub(crate) fn attach(&self) -> SimWire {
+        let mut state = self.0.state.lock();
+        state.attached += 1;
+        let ip = Ipv4Addr::from_bits(0x0a00_0000 | state.attached);
         SimWire {
             network: Arc::clone(&self.0),
             mailbox: Arc::new(Mailbox {
-                address,
+                address: SocketAddr::new(ip.into(), ROCE_PORT),
                 arrived: Mutex::default(),
             }),
         }
@@ -198,25 +255,21 @@ impl Network {
         self.elapsed.fetch_max(elapsed, Ordering::AcqRel);
     }
 
-    fn devices(&self) -> Vec<Arc<dyn Driven>> {
+    /// Puts the devices there are into `devices`, which is empty.
+    fn gather(&self, devices: &mut Vec<Arc<dyn Driven>>) {
         let mut state = self.state.lock();
         state.nodes.retain(|node| node.device.strong_count() > 0);
-        state
-            .nodes
-            .iter()
-            .filter_map(|node| node.device.upgrade())
-            .collect()
+        devices.extend(state.nodes.iter().filter_map(|node| node.device.upgrade()));
     }
 
-    /// When the next packet arrives or the next device is due.
-    fn next_event(&self) -> Option<Instant> {
+    /// When the next packet arrives or the next of `devices` is due.
+    fn next_event(&self, devices: &[Arc<dyn Driven>]) -> Option<Instant> {
         let arrival = self
             .state
             .lock()
             .flying
             .peek()
             .map(|Reverse(flight)| flight.arrival);
-        let devices = self.devices();
         devices
             .iter()
             .filter_map(|device| device.deadline())
@@ -234,8 +287,9 @@ impl Network {
         {
             let to = |mailbox: &Arc<Mailbox>| mailbox.address == flight.to;
             let mailbox = state.nodes.iter().filter_map(|node| node.wire.upgrade()).find(to);
-            if let Some(mailbox) = mailbox {
-                mailbox.arrived.lock().push_back((flight.from, flight.bytes));
+            match mailbox {
+                Some(mailbox) => mailbox.arrived.lock().push_back((flight.from, flight.bytes)),
+                None => self.spare.lock().push(flight.bytes),
             }
         }
     }
@@ -243,13 +297,22 @@ impl Network {
 
 impl State {
     /// Sends one packet on its way, or not.
-    fn fly(&mut self, now: Instant, from: SocketAddr, to: SocketAddr, packet: &[u8]) {
+    fn fly(
+        &mut self,
+        spare: &mut Vec<Vec<u8>>,
+        now: Instant,
+        from: SocketAddr,
+        to: SocketAddr,
+        packet: &[u8],
+    ) {
         if self.chance(self.faults.loss) {
             return;
         }
         let copies = 1 + u32::from(self.chance(self.faults.duplication));
         for _ in 0..copies {
-            let mut bytes = packet.to_vec();
+            let mut bytes = spare.pop().unwrap_or_default();
+            bytes.clear();
+            bytes.extend_from_slice(packet);
             if self.chance(self.faults.corruption) && !bytes.is_empty() {
                 let place = self.random.usize(..bytes.len());
                 bytes[place] ^= 1 << self.random.u8(..8);
@@ -271,6 +334,15 @@ impl State {
 
     fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.random.f64() < probability
+    }
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Network")
+            .field("elapsed", &self.elapsed)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
     }
 }
 
@@ -307,8 +379,9 @@ impl Wire for SimWire {
     fn send(&self, to: SocketAddr, outbox: &Outbox) {
         let now = self.network.now();
         let mut state = self.network.state.lock();
+        let mut spare = self.network.spare.lock();
         for packet in outbox.packets() {
-            state.fly(now, self.mailbox.address, to, packet);
+            state.fly(&mut spare, now, self.mailbox.address, to, packet);
         }
     }
 
@@ -317,11 +390,11 @@ impl Wire for SimWire {
         let mut arrived = self.mailbox.arrived.lock();
         let n = arrived.len().min(Inbox::rooms());
         for (place, (from, bytes)) in arrived.drain(..n).enumerate() {
-            let Some(room) = inbox.room(place).get_mut(..bytes.len()) else {
-                continue;
-            };
-            room.copy_from_slice(&bytes);
-            inbox.note(place, from, bytes.len(), bytes.len());
+            if let Some(room) = inbox.room(place).get_mut(..bytes.len()) {
+                room.copy_from_slice(&bytes);
+                inbox.note(place, from, bytes.len(), bytes.len());
+            }
+            self.network.spare.lock().push(bytes);
         }
         n
     }
@@ -368,8 +441,8 @@ mod tests {
         }
     }
 
-    fn probe(network: &SimNetwork, address: &str) -> Arc<Probe> {
-        let wire = network.attach(address.parse().unwrap());
+    fn probe(network: &SimNetwork) -> Arc<Probe> {
+        let wire = network.attach();
         let announce = wire.announcement();
         let probe = Arc::new(Probe {
             wire,
@@ -381,7 +454,7 @@ mod tests {
 
     fn run(faults: SimFaults) -> Vec<(Duration, Vec<u8>)> {
         let network = SimNetwork::new(faults);
-        let (a, b) = (probe(&network, "10.0.0.1:1"), probe(&network, "10.0.0.2:1"));
+        let (a, b) = (probe(&network), probe(&network));
         for i in 0..200u8 {
             let mut outbox = Outbox::default();
             outbox.add(
