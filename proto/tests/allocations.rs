@@ -1,41 +1,18 @@
 //! What a message costs in allocations. Alone in its binary, because the count is for the whole thread.
-#![allow(unsafe_code, reason = "an allocator is unsafe to write")]
 #![allow(
     clippy::unwrap_used,
     reason = "clippy takes helpers outside of test functions for ordinary code"
 )]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Instant;
 
 use adverb_proto::{
     Config, Endpoint, Event, Outgoing, PeerLimits, Received, Segment, Segments, Side, Urgency,
 };
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, with a count for each thread.
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator, unchanged; the count is a plain thread-local that allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps to the contract of this very method.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps to the contract of this very method, and `alloc` above took the memory from there.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
+use adverb_testing::{CountingAllocator, allocations};
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const SEGMENT_SIZE: usize = 4096;
 
@@ -100,7 +77,7 @@ fn a_message_of_one_segment_allocates_nothing() {
     assert_eq!(client.poll_event(), Some(Event::Opened));
 
     let payload = [7; 4000];
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     let (mut sent, mut got, mut answers) = (0, 0, 0);
     for round in 0..1000 {
         for urgency in [Urgency::Latency, Urgency::Bulk] {
@@ -124,9 +101,8 @@ fn a_message_of_one_segment_allocates_nothing() {
         assert_eq!(client.poll_event(), None);
         client.handle_timeout(now);
     }
-    let allocations = ALLOCATIONS.get() - before;
+    assert_eq!(allocations(), before);
     assert_eq!((sent, got, answers), (2000, 2000, 666));
-    assert_eq!(allocations, 0);
 
     // The count works: what must wait is copied.
     for _ in 0..9 {
@@ -134,5 +110,5 @@ fn a_message_of_one_segment_allocates_nothing() {
             .send(now, &Outgoing::new(1, &[], &payload), &mut to_server)
             .unwrap();
     }
-    assert!(ALLOCATIONS.get() > before);
+    assert!(allocations() > before);
 }

@@ -10,46 +10,21 @@
 mod checks;
 mod samples;
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
+use adverb_testing::Corpus;
 use samples::Sample;
 
 #[test]
 fn the_corpus_replays() {
-    write_seeds();
-    let mut replayed = 0;
-    for entry in fs::read_dir(corpus()).unwrap() {
-        checks::check(&fs::read(entry.unwrap().path()).unwrap());
-        replayed += 1;
-    }
-    println!("replayed {replayed} inputs");
-    assert!(
-        replayed >= seeds().len(),
-        "only {replayed} inputs: is the corpus complete?"
-    );
+    corpus().replay(checks::check);
 }
 
 #[test]
 fn the_seeds_are_those_that_this_version_makes() {
-    write_seeds();
-    for (name, bytes) in seeds() {
-        let path = corpus().join(name);
-        assert_eq!(fs::read(&path).ok().as_ref(), Some(&bytes), "{}", path.display());
-    }
+    corpus().assert_holds(seeds());
 }
 
-fn write_seeds() {
-    if std::env::var_os("ADVERB_WRITE_CORPUS").is_some() {
-        fs::create_dir_all(corpus()).unwrap();
-        for (name, bytes) in seeds() {
-            fs::write(corpus().join(name), bytes).unwrap();
-        }
-    }
-}
-
-fn corpus() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/receive")
+fn corpus() -> Corpus {
+    Corpus::new(env!("CARGO_MANIFEST_DIR"), "receive")
 }
 
 /// Every sample, and some whose peer goes wrong.

@@ -10,46 +10,22 @@ mod checks;
 mod data;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use adverb_roce::Packet;
+use adverb_testing::Corpus;
 
 #[test]
 fn the_corpus_replays() {
-    write_seeds();
-    let mut replayed = 0;
-    for entry in fs::read_dir(corpus()).unwrap() {
-        checks::check(&fs::read(entry.unwrap().path()).unwrap());
-        replayed += 1;
-    }
-    println!("replayed {replayed} inputs");
-    assert!(
-        replayed >= seeds().len(),
-        "only {replayed} inputs: is the corpus complete?"
-    );
+    corpus().replay(checks::check);
 }
 
 #[test]
 fn the_seeds_are_those_that_this_version_makes() {
-    write_seeds();
-    for (name, bytes) in seeds() {
-        let path = corpus().join(name);
-        assert_eq!(fs::read(&path).ok().as_ref(), Some(&bytes), "{}", path.display());
-    }
+    corpus().assert_holds(seeds());
 }
 
-fn write_seeds() {
-    if std::env::var_os("ADVERB_WRITE_CORPUS").is_some() {
-        fs::create_dir_all(corpus()).unwrap();
-        for (name, bytes) in seeds() {
-            fs::write(corpus().join(name), bytes).unwrap();
-        }
-    }
-}
-
-fn corpus() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/packet")
+fn corpus() -> Corpus {
+    Corpus::new(env!("CARGO_MANIFEST_DIR"), "packet")
 }
 
 /// Of each operation that was captured the first packet, without most of its payload; and of each error one that leads there.

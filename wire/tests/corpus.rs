@@ -10,49 +10,28 @@
 mod checks;
 mod samples;
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
+use adverb_testing::Corpus;
 use samples::Sample;
 
 #[test]
 fn the_header_corpus_replays() {
-    replay("header", checks::header::check);
+    corpus("header").replay(checks::header::check);
 }
 
 #[test]
 fn the_handshake_corpus_replays() {
-    replay("handshake", checks::handshake::check);
+    corpus("handshake").replay(checks::handshake::check);
 }
 
 #[test]
 fn the_seeds_are_those_that_this_version_makes() {
     for (target, seeds) in seeds() {
-        for (name, bytes) in seeds {
-            let path = corpus(target).join(name);
-            if std::env::var_os("ADVERB_WRITE_CORPUS").is_some() {
-                fs::create_dir_all(corpus(target)).unwrap();
-                fs::write(&path, &bytes).unwrap();
-            }
-            assert_eq!(fs::read(&path).ok().as_ref(), Some(&bytes), "{}", path.display());
-        }
+        corpus(target).assert_holds(seeds);
     }
 }
 
-fn replay(target: &str, check: fn(&[u8])) {
-    let mut replayed = 0;
-    for entry in fs::read_dir(corpus(target)).unwrap() {
-        check(&fs::read(entry.unwrap().path()).unwrap());
-        replayed += 1;
-    }
-    println!("replayed {replayed} inputs of {target}");
-    assert!(replayed >= 12, "only {replayed} inputs: is the corpus complete?");
-}
-
-fn corpus(target: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fuzz/corpus")
-        .join(target)
+fn corpus(target: &str) -> Corpus {
+    Corpus::new(env!("CARGO_MANIFEST_DIR"), target)
 }
 
 /// Every sample, and of each error one that leads there.
