@@ -7,7 +7,6 @@
 //!
 //! It is not a measurement: nothing here says how fast a device is.
 
-mod bell;
 mod cases;
 mod fault;
 mod loopback;

@@ -2,7 +2,8 @@
 
 use std::sync::Weak;
 
-use crate::bell::Bell;
+use adverb_verbs::Bell;
+
 use crate::cq::CqCore;
 
 /// A completion channel. A queue that is gone takes its events with it.

@@ -10,14 +10,13 @@ use std::time::Instant;
 use adverb_roce::{MAX_MESSAGE, Packet};
 use adverb_types::{Gid, GidType, Mtu, Qpn};
 use adverb_verbs::{
-    AsyncEvent, AsyncEventKind, DeviceAttr, DeviceInfo, ErrorKind, EventSource, GidEntry, LinkLayer,
+    AsyncEvent, AsyncEventKind, Bell, DeviceAttr, DeviceInfo, ErrorKind, EventSource, GidEntry, LinkLayer,
     PortAttr, PortState, VerbsError,
 };
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
 use crate::attention::Attention;
-use crate::bell::Bell;
 use crate::checksum;
 use crate::config::{ROCE_PORT, SoftConfig};
 use crate::counters::{Counter, Counters};

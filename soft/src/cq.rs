@@ -5,10 +5,9 @@ use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use adverb_verbs::{AsyncEvent, AsyncEventKind, EventSource, WcStatus, WorkCompletion};
+use adverb_verbs::{AsyncEvent, AsyncEventKind, Bell, EventSource, WcStatus, WorkCompletion};
 use parking_lot::Mutex;
 
-use crate::bell::Bell;
 use crate::channel::Channel;
 
 /// A completion queue. It has a fixed size, and what does not fit is dropped with a `CQ_ERR` event each, as on rxe.

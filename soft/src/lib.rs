@@ -24,7 +24,6 @@
 //! queue pair that is connected. Without traffic, nothing uses any CPU.
 
 mod attention;
-mod bell;
 mod channel;
 mod checksum;
 mod config;

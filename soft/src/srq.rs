@@ -5,10 +5,8 @@ use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use adverb_roce::Receive;
-use adverb_verbs::{AsyncEvent, AsyncEventKind, EventSource};
+use adverb_verbs::{AsyncEvent, AsyncEventKind, Bell, EventSource};
 use parking_lot::Mutex;
-
-use crate::bell::Bell;
 
 /// A shared receive queue.
 pub(crate) struct SrqCore {

@@ -14,6 +14,8 @@
 //!   piece of a [`SlotPool`], and [`SendQueue`] and [`RecvQueue`] take slots when they post and give them back when the
 //!   device is done. A buffer that the device may touch is never reachable from safe code.
 //!
+//! Beside them, [`Bell`] is what providers in software make channels of.
+//!
 //! ```no_run
 //! use adverb_verbs::{Access, CqInit, Provider, SlotPool, VerbsError};
 //!
@@ -36,6 +38,7 @@
 )]
 
 mod attr;
+mod bell;
 mod codes;
 mod cq;
 mod device;
@@ -52,6 +55,7 @@ mod wr_id;
 
 pub use adverb_types::{Gid, GidType, Lkey, Mtu, Psn, Qpn, Rkey};
 pub use attr::{AtomicSupport, DeviceAttr, DeviceInfo, GidEntry, LinkLayer, PortAttr, PortState};
+pub use bell::Bell;
 pub use cq::{CompChannel, CompEvent, Cq, CqInit};
 pub use device::{Device, Pd, Provider};
 pub use error::{ErrorKind, PostError, VerbsError};

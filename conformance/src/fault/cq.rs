@@ -15,14 +15,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use adverb_verbs::{CompChannel, CompEvent, Cq, ErrorKind, VerbsError, WorkCompletion};
+use adverb_verbs::{Bell, CompChannel, CompEvent, Cq, ErrorKind, VerbsError, WorkCompletion};
 use parking_lot::Mutex;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::control::{Operation, Plan};
 use super::device::DeviceState;
-use crate::bell::Bell;
 
 /// What the user holds as a completion channel.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use adverb_verbs::{
-    Access, AsyncEvent, CompChannel, Cq, CqInit, Device, DeviceAttr, DeviceInfo, ErrorKind, GidEntry, Mr, Pd,
-    PortAttr, Provider, Qp, QpInit, Srq, SrqInit, VerbsError,
+    Access, AsyncEvent, Bell, CompChannel, Cq, CqInit, Device, DeviceAttr, DeviceInfo, ErrorKind, GidEntry,
+    Mr, Pd, PortAttr, Provider, Qp, QpInit, Srq, SrqInit, VerbsError,
 };
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -19,7 +19,6 @@ use rustix::io::Errno;
 use super::control::{Faults, Operation, Plan};
 use super::cq::{ChannelState, CqState, FaultChannel, FaultCq, listen};
 use super::qp::{FaultQp, FaultSrq};
-use crate::bell::Bell;
 
 const PROVIDER: &str = "fault";
 

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::LoopbackConfig;
 use super::memory::{MAX_SGE, Memory};
 use super::qp::QpCore;
-use crate::bell::Bell;
+use adverb_verbs::Bell;
 
 /// The largest message: 1 GiB.
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;

@@ -9,7 +9,7 @@ use adverb_verbs::{AsyncEvent, AsyncEventKind, EventSource, WcStatus, WorkComple
 use parking_lot::Mutex;
 
 use super::context::Context;
-use crate::bell::Bell;
+use adverb_verbs::Bell;
 
 /// A completion channel: the queues whose events wait in it.
 pub(super) type Channel = Bell<Weak<CqCore>>;
