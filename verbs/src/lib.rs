@@ -44,6 +44,7 @@ mod cq;
 mod device;
 mod error;
 mod event;
+mod free_list;
 mod memory;
 mod pool;
 mod qp;

@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use adverb_types::Lkey;
-use crossbeam_queue::ArrayQueue;
 
+use crate::free_list::FreeList;
 use crate::{Access, ErrorKind, Pd, Region, Sge, VerbsError};
 
 /// Slots start at multiples of this: a cache line.
@@ -24,7 +24,7 @@ struct Inner {
     region: Region,
     slot_size: usize,
     count: usize,
-    free: ArrayQueue<u32>,
+    free: FreeList,
 }
 
 impl SlotPool {
@@ -59,37 +59,32 @@ impl SlotPool {
                 limit: 1 << 32,
             }));
         }
-        let last = u32::try_from(count)
+        let slots = u32::try_from(count)
             .ok()
             .filter(|n| *n < 1 << 31)
             .ok_or_else(too_many)?;
         let bytes = slot_size.checked_mul(count).ok_or_else(too_many)?;
         let region = Region::new(pd, bytes, access)?;
-        let free = ArrayQueue::new(count.max(1));
-        for index in 0..last {
-            // Cannot be full: it was made for this many.
-            let _ = free.push(index);
-        }
         Ok(Self {
             inner: Arc::new(Inner {
                 region,
                 slot_size,
                 count,
-                free,
+                free: FreeList::full(slots),
             }),
         })
     }
 
-    /// Takes a free slot, if there is one. Its contents are what its last holder left.
+    /// Takes the slot that was given back last, if there is one. Its contents are what its last holder left.
     pub fn take(&self) -> Option<Slot> {
-        let index = self.inner.free.pop()?;
+        let index = self.inner.free.take()?;
         Some(Slot {
             pool: Arc::clone(&self.inner),
             index,
         })
     }
 
-    /// Slots free now.
+    /// Slots free now. Only roughly, while other threads take and give back.
     pub fn available(&self) -> usize {
         self.inner.free.len()
     }
@@ -181,7 +176,6 @@ impl fmt::Debug for Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // Cannot be full: the index came from this queue.
-        let _ = self.pool.free.push(self.index);
+        self.pool.free.give_back(self.index);
     }
 }

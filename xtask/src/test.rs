@@ -30,7 +30,7 @@ const IBVERBS: [&str; 8] = [
 ];
 
 /// Packages whose hand-overs between threads are model-checked.
-const MODELS: [&str; 2] = ["-p", "adverb-progress"];
+const MODELS: [&str; 4] = ["-p", "adverb-progress", "-p", "adverb-verbs"];
 
 /// One thing that must hold.
 struct Step {
