@@ -36,9 +36,9 @@ impl SendCompletion {
     /// [`SendError::Ended`] says what became of the message, [`SendError::Timeout`] that it is still under way,
     /// [`SendError::WouldDeadlock`] that a message handler called this.
     pub fn wait(&self, timeout: Duration) -> Result<(), SendError> {
-        let connection = &self.endpoint.connection;
+        let connection = self.endpoint.connection();
         let mut result = connection.poll_sent(self.seq, std::task::Waker::noop());
-        let waited = self.endpoint.owner.wait_for(timeout, || {
+        let waited = self.endpoint.owner().wait_for(timeout, || {
             result = result.take().or_else(|| connection.sent_result(self.seq));
             result.is_some()
         });
@@ -57,11 +57,11 @@ impl Future for SendCompletion {
     type Output = Result<(), SendError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        let connection = &self.endpoint.connection;
+        let connection = self.endpoint.connection();
         if let Some(result) = connection.poll_sent(self.seq, cx.waker()) {
             return Poll::Ready(result);
         }
-        self.endpoint.owner.try_progress();
+        self.endpoint.owner().try_progress();
         connection
             .sent_result(self.seq)
             .map_or(Poll::Pending, Poll::Ready)
@@ -97,9 +97,9 @@ impl Closed {
     /// # Errors
     /// [`WaitError`] if it has not.
     pub fn wait(&self, timeout: Duration) -> Result<EndpointError, WaitError> {
-        let connection = &self.endpoint.connection;
+        let connection = self.endpoint.connection();
         let mut ended = None;
-        let waited = self.endpoint.owner.wait_for(timeout, || {
+        let waited = self.endpoint.owner().wait_for(timeout, || {
             ended = connection.ended();
             ended.is_some()
         });
@@ -115,11 +115,11 @@ impl Future for Closed {
     type Output = EndpointError;
 
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        let connection = &self.endpoint.connection;
+        let connection = self.endpoint.connection();
         if let Some(error) = connection.poll_ended(cx.waker()) {
             return Poll::Ready(error);
         }
-        self.endpoint.owner.try_progress();
+        self.endpoint.owner().try_progress();
         connection.ended().map_or(Poll::Pending, Poll::Ready)
     }
 }

@@ -77,7 +77,7 @@ fn connect_to(owner: &Arc<Owner>, peer: SocketAddr, deadline: Instant) -> Result
 fn await_open(owner: &Arc<Owner>, endpoint: &Endpoint, deadline: Instant) -> Result<(), ConnectErrorKind> {
     let mut opened = None;
     let waited = owner.wait_for(deadline.saturating_duration_since(Instant::now()), || {
-        opened = endpoint.connection.opened();
+        opened = endpoint.connection().opened();
         opened.is_some()
     });
     match (opened, waited) {
@@ -187,11 +187,13 @@ impl<'a> HalfOpen<'a> {
             queue,
             send_pool: shared.send_pool.clone(),
             signals: Arc::clone(&shared.signals),
+            clock: shared.clock,
             signal_every: config.signal_every,
         }));
+        // Before a message can come: the handle that its handler gets must not be the last.
+        let endpoint = Endpoint::first(&connection, owner);
         shared.table.write().insert(place, Arc::clone(&connection));
         self.opened = true;
-        let endpoint = Endpoint::new(Arc::clone(&connection), Arc::clone(owner));
         connection.transmit();
         shared.signals.timers_changed();
         Ok(endpoint)

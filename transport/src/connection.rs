@@ -1,8 +1,8 @@
 //! A connection as its worker keeps it: the protocol core, the send queue, and who waits for what.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use adverb_verbs::{
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
+use crate::endpoint::Handle;
 use crate::outbox::Outbox;
 use crate::signals::Signals;
 use crate::table::Place;
@@ -30,8 +31,8 @@ pub(crate) struct Connection {
     /// Its place in the worker's table.
     pub(crate) place: Place,
     pub(crate) link: LinkInfo,
-    /// Handles that programs hold. When the last goes, the connection closes.
-    pub(crate) handles: AtomicUsize,
+    /// Whether it has left its worker's table.
+    left: AtomicBool,
     state: Mutex<State>,
     send_pool: SlotPool,
     signals: Arc<Signals>,
@@ -49,6 +50,7 @@ pub(crate) struct Parts {
     pub(crate) queue: SendQueue,
     pub(crate) send_pool: SlotPool,
     pub(crate) signals: Arc<Signals>,
+    pub(crate) clock: Clock,
     pub(crate) signal_every: u32,
 }
 
@@ -56,6 +58,8 @@ pub(crate) struct Parts {
 #[derive(Debug)]
 struct State {
     core: proto::Endpoint,
+    /// What programs hold of it. When that goes, the connection closes.
+    handle: Weak<Handle>,
     /// `None` once the connection has left its worker: its queue pair is destroyed.
     queue: Option<SendQueue>,
     /// Requests on their way to the device; empty between calls, kept for its memory.
@@ -92,9 +96,9 @@ struct State {
 #[derive(Debug)]
 pub(crate) enum Delivery {
     /// A message in the segment's slot, which is not free.
-    InSlot(proto::Incoming),
+    InSlot(proto::Incoming, Option<Arc<Handle>>),
     /// A message with memory of its own; the slot is free.
-    Assembled(proto::Assembled),
+    Assembled(proto::Assembled, Option<Arc<Handle>>),
     /// A fragment; the slot is free.
     Fragment,
     /// A control message, or nothing; the slot is free.
@@ -110,12 +114,14 @@ impl Connection {
             queue,
             send_pool,
             signals,
+            clock,
             signal_every,
         } = parts;
         let depth = queue.free();
         let max_inline = queue.max_inline() as usize;
         let state = State {
             core,
+            handle: Weak::new(),
             requests: Vec::with_capacity(depth),
             queue: Some(queue),
             unsignaled: 0,
@@ -135,15 +141,30 @@ impl Connection {
         Self {
             place,
             link,
-            handles: AtomicUsize::new(0),
+            left: AtomicBool::new(false),
             state: Mutex::new(state),
             send_pool,
             signals,
-            clock: Clock::new(),
+            clock,
             // One in half the queue at least, or a full queue would never be told that it has room.
             signal_every: signal_every.clamp(1, (depth as u32 / 2).max(1)),
             max_inline,
         }
+    }
+
+    /// Says what programs hold of it.
+    pub(crate) fn held_by(&self, handle: Weak<Handle>) {
+        self.state.lock().handle = handle;
+    }
+
+    /// It is not in its worker's table any more.
+    pub(crate) fn leave(&self) {
+        self.left.store(true, Ordering::Release);
+    }
+
+    /// Whether it is not in its worker's table any more.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
     }
 
     /// Takes a message and returns its number.
@@ -184,18 +205,19 @@ impl Connection {
 
     /// Sends whatever may be sent now.
     pub(crate) fn transmit(&self) {
-        self.transmit_locked(&mut self.state.lock());
+        self.transmit_locked(&mut self.state.lock(), self.clock.now());
         self.signals.work_posted();
     }
 
-    fn transmit_locked(&self, state: &mut State) {
+    /// `now` may be the coarse clock's.
+    fn transmit_locked(&self, state: &mut State, now: Instant) {
         if state.ended.is_some() {
             return;
         }
         let now = if state.core.queued_bytes() > 0 {
             Instant::now()
         } else {
-            self.clock.now()
+            now
         };
         self.with_outbox(state, |core, outbox| core.transmit(now, outbox));
         self.take_events(state);
@@ -267,19 +289,19 @@ impl Connection {
         self.post(state);
     }
 
-    /// Takes a segment that the device received.
-    pub(crate) fn receive(&self, bytes: &[u8]) -> Delivery {
+    /// Takes a segment that the device received. With a message comes what programs hold of the connection, if they hold anything.
+    pub(crate) fn receive(&self, now: Instant, bytes: &[u8]) -> Delivery {
         let mut state = self.state.lock();
         if state.ended.is_some() {
             return Delivery::Control;
         }
-        let received = state.core.receive(self.clock.now(), bytes);
+        let received = state.core.receive(now, bytes);
         let acked = state.core.acked();
         advance(&mut state, acked);
         self.take_events(&mut state);
         match received {
-            Ok(Received::Message(incoming)) => Delivery::InSlot(incoming),
-            Ok(Received::Assembled(assembled)) => Delivery::Assembled(assembled),
+            Ok(Received::Message(incoming)) => Delivery::InSlot(incoming, state.handle.upgrade()),
+            Ok(Received::Assembled(assembled)) => Delivery::Assembled(assembled, state.handle.upgrade()),
             Ok(Received::Fragment) => Delivery::Fragment,
             // An error has become an event, which was taken above.
             Ok(_) | Err(_) => Delivery::Control,
@@ -287,15 +309,15 @@ impl Connection {
     }
 
     /// Receives were posted again: so many of data segments, and of control messages. Sends what became possible or due by it.
-    pub(crate) fn returned(&self, data: u32, control: u32) {
+    pub(crate) fn returned(&self, now: Instant, data: u32, control: u32) {
         let mut state = self.state.lock();
         (0..data).for_each(|_| state.core.returned(true));
         (0..control).for_each(|_| state.core.returned(false));
-        self.transmit_locked(&mut state);
+        self.transmit_locked(&mut state, now);
     }
 
     /// Takes a completion of the send queue.
-    pub(crate) fn sent(&self, wc: &WorkCompletion) {
+    pub(crate) fn sent(&self, now: Instant, wc: &WorkCompletion) {
         let mut state = self.state.lock();
         let mut sent = state.sent;
         let mut failed = None;
@@ -338,8 +360,8 @@ impl Connection {
                 );
             }
             None => {
-                state.core.alive(self.clock.now());
-                self.transmit_locked(&mut state);
+                state.core.alive(now);
+                self.transmit_locked(&mut state, now);
             }
         }
     }
@@ -355,11 +377,11 @@ impl Connection {
     }
 
     /// Tries again if there was no send slot last time.
-    pub(crate) fn retry_if_starved(&self) -> bool {
+    pub(crate) fn retry_if_starved(&self, now: Instant) -> bool {
         let mut state = self.state.lock();
         let starved = state.starved;
         if starved {
-            self.transmit_locked(&mut state);
+            self.transmit_locked(&mut state, now);
         }
         starved && state.starved
     }
@@ -391,8 +413,9 @@ impl Connection {
     /// Begins an orderly close.
     pub(crate) fn close(&self, reason: GoodbyeReason) {
         let mut state = self.state.lock();
-        state.core.close(Instant::now(), reason);
-        self.transmit_locked(&mut state);
+        let now = Instant::now();
+        state.core.close(now, reason);
+        self.transmit_locked(&mut state, now);
         drop(state);
         // The close has a deadline.
         self.signals.timers_changed();

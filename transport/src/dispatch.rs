@@ -1,5 +1,6 @@
 //! What is done with completions: the work of whoever holds the progress role.
 
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +10,8 @@ use adverb_verbs::{Slot, WcStatus, WorkCompletion, WrId};
 use arrayvec::ArrayVec;
 
 use crate::connection::{Connection, Delivery};
-use crate::table::Place;
+use crate::endpoint::Handle;
+use crate::table::{Place, Table};
 use crate::worker::Owner;
 use crate::{Endpoint, EndpointErrorKind, Message};
 
@@ -23,6 +25,10 @@ pub(crate) struct Scratch {
     returning: Vec<Returning>,
     /// Slots to post again for one connection.
     slots: Vec<Slot>,
+    /// Slots of messages that handlers dropped.
+    dropped: Vec<(Slot, Place)>,
+    /// The connection that something came for last: most often the next is for the same.
+    recent: Option<Arc<Connection>>,
     /// When the earliest timer of a connection is due.
     next_timer: Option<Instant>,
 }
@@ -42,6 +48,8 @@ impl Scratch {
         Self {
             returning: Vec::with_capacity(2 * BATCH),
             slots: Vec::with_capacity(2 * BATCH),
+            dropped: Vec::with_capacity(2 * BATCH),
+            recent: None,
             next_timer: None,
         }
     }
@@ -55,19 +63,20 @@ pub(crate) struct Dispatch<'a> {
 
 impl Handler for Dispatch<'_> {
     fn handle(&mut self, queue: Queue, completions: &[WorkCompletion]) {
+        let now = self.owner.shared.clock.now();
         match queue {
-            Queue::Recv => self.received(completions),
-            Queue::Send => self.sent(completions),
+            Queue::Recv => self.received(now, completions),
+            Queue::Send => self.sent(now, completions),
         }
         self.take_returned();
-        self.post_returning();
+        self.post_returning(now);
         self.owner.shared.notify_observers();
     }
 
     fn on_timer(&mut self, now: Instant) {
         let shared = &self.owner.shared;
         self.take_returned();
-        self.post_returning();
+        self.post_returning(now);
         // Taken first, so that what changes from here on is looked at again.
         let changed = shared.signals.take_timers_changed();
         if !changed && self.scratch.next_timer.is_none_or(|timer| timer > now) {
@@ -101,7 +110,9 @@ impl Handler for Dispatch<'_> {
 }
 
 impl Dispatch<'_> {
-    fn received(&mut self, completions: &[WorkCompletion]) {
+    fn received(&mut self, now: Instant, completions: &[WorkCompletion]) {
+        let mut dropped = mem::take(&mut self.scratch.dropped);
+        let collecting = self.owner.shared.returns.collect(&mut dropped);
         for batch in completions.chunks(BATCH) {
             let mut received: ArrayVec<_, BATCH> = ArrayVec::new();
             {
@@ -109,66 +120,94 @@ impl Dispatch<'_> {
                 received.extend(batch.iter().filter_map(|wc| Some((wc, receives.complete(wc)?))));
             }
             for (wc, received) in received {
-                let connection = self.owner.shared.table.read().by_qpn(wc.qp_num).cloned();
-                match connection {
-                    Some(connection) if wc.status == WcStatus::Success => {
-                        self.deliver(&connection, received.slot, received.len);
-                    }
-                    Some(connection) => {
-                        connection.receive_failed(wc);
-                        self.give_back(Some(connection.place), received.slot, None);
-                    }
+                let qpn = wc.qp_num;
+                let connection = self.connection(
+                    |connection| connection.link.local.qpn == qpn,
+                    |table| table.by_qpn(qpn),
+                );
+                let Some(connection) = connection else {
                     // A late completion of a connection that has left.
-                    None => self.give_back(None, received.slot, None),
+                    self.give_back(None, received.slot, None);
+                    continue;
+                };
+                if wc.status == WcStatus::Success {
+                    self.deliver(now, &connection, received.slot, received.len);
+                } else {
+                    connection.receive_failed(wc);
+                    self.give_back(Some(connection.place), received.slot, None);
                 }
+                self.scratch.recent = Some(connection);
             }
         }
+        drop(collecting);
+        self.scratch.dropped = dropped;
     }
 
-    fn deliver(&mut self, connection: &Arc<Connection>, slot: Slot, len: usize) {
+    /// The connection that `is` is true of: the recent one, or what `find` finds. To be made the recent one again afterwards.
+    fn connection(
+        &mut self,
+        is: impl FnOnce(&Connection) -> bool,
+        find: impl FnOnce(&Table) -> Option<&Arc<Connection>>,
+    ) -> Option<Arc<Connection>> {
+        let recent = self.scratch.recent.take();
+        recent
+            .filter(|recent| !recent.has_left() && is(recent))
+            .or_else(|| find(&self.owner.shared.table.read()).cloned())
+    }
+
+    /// The connection at a place.
+    fn connection_at(&mut self, place: Place) -> Option<Arc<Connection>> {
+        self.connection(|connection| connection.place == place, |table| table.get(place))
+    }
+
+    fn deliver(&mut self, now: Instant, connection: &Arc<Connection>, slot: Slot, len: usize) {
         let place = connection.place;
         let segment = slot.as_slice().get(..len).unwrap_or_default();
-        match connection.receive(segment) {
-            Delivery::InSlot(incoming) => {
+        match connection.receive(now, segment) {
+            Delivery::InSlot(incoming, handle) => {
                 let returns = Arc::clone(&self.owner.shared.returns);
-                self.run_handler(connection, Message::in_slot(incoming, slot, returns, place));
+                let message = Message::in_slot(incoming, slot, returns, place);
+                self.run_handler(connection, handle, message);
             }
-            Delivery::Assembled(assembled) => {
+            Delivery::Assembled(assembled, handle) => {
                 self.give_back(Some(place), slot, Some(true));
-                self.run_handler(connection, Message::assembled(assembled));
+                self.run_handler(connection, handle, Message::assembled(assembled));
             }
             Delivery::Fragment => self.give_back(Some(place), slot, Some(true)),
             Delivery::Control => self.give_back(Some(place), slot, Some(false)),
         }
     }
 
-    fn run_handler(&self, connection: &Arc<Connection>, message: Message) {
+    fn run_handler(&self, connection: &Arc<Connection>, handle: Option<Arc<Handle>>, message: Message) {
         let id = message.id();
         let handlers = self.owner.shared.handlers.load();
         let Some(handler) = handlers.get(id) else {
             tracing::warn!(id, peer = %connection.link.peer, "a message was dropped: no handler is set for its id");
             return;
         };
-        let endpoint = Endpoint::new(Arc::clone(connection), Arc::clone(self.owner));
+        let endpoint = match handle {
+            Some(handle) => Endpoint::another(handle),
+            None => Endpoint::first(connection, self.owner),
+        };
         if catch_unwind(AssertUnwindSafe(|| handler(&endpoint, message))).is_err() {
             connection.fail(EndpointErrorKind::HandlerPanicked(id));
         }
     }
 
-    fn sent(&mut self, completions: &[WorkCompletion]) {
-        let shared = &self.owner.shared;
+    fn sent(&mut self, now: Instant, completions: &[WorkCompletion]) {
         for wc in completions {
-            let connection =
-                WrId::from_raw(wc.wr_id).and_then(|id| shared.table.read().get(Place::of(id)).cloned());
+            let place = WrId::from_raw(wc.wr_id).map(Place::of);
             // None: a late completion of a connection that has left.
-            if let Some(connection) = connection {
-                connection.sent(wc);
+            if let Some(connection) = place.and_then(|place| self.connection_at(place)) {
+                connection.sent(now, wc);
+                self.scratch.recent = Some(connection);
             }
         }
+        let shared = &self.owner.shared;
         if shared.signals.take_starved() {
             let connections: Vec<_> = shared.table.read().iter().cloned().collect();
             for connection in connections {
-                connection.retry_if_starved();
+                connection.retry_if_starved(now);
             }
         }
     }
@@ -179,15 +218,22 @@ impl Dispatch<'_> {
 
     /// Takes the slots of messages that the program dropped.
     fn take_returned(&mut self) {
-        while let Some((slot, place)) = self.owner.shared.returns.take() {
-            self.give_back(Some(place), slot, Some(true));
-        }
+        let Scratch {
+            returning, dropped, ..
+        } = self.scratch;
+        let shared = &self.owner.shared;
+        let elsewhere = std::iter::from_fn(|| shared.returns.take());
+        returning.extend(dropped.drain(..).chain(elsewhere).map(|(slot, place)| Returning {
+            slot,
+            place: Some(place),
+            data: Some(true),
+        }));
     }
 
     /// Posts receives again, a list for each run of the same connection, and then tells the connection, which may grant credits.
-    fn post_returning(&mut self) {
-        let shared = &self.owner.shared;
-        let mut returning = self.scratch.returning.drain(..).peekable();
+    fn post_returning(&mut self, now: Instant) {
+        let mut returned = mem::take(&mut self.scratch.returning);
+        let mut returning = returned.drain(..).peekable();
         while let Some(first) = returning.next() {
             let place = first.place;
             let (mut data, mut control) = (0, 0);
@@ -198,17 +244,22 @@ impl Dispatch<'_> {
                 control += u32::from(took == Some(false));
                 next = returning.next_if(|other| other.place == place);
             }
-            let connection = place.and_then(|place| shared.table.read().get(place).cloned());
+            let connection = place.and_then(|place| self.connection_at(place));
             let index = connection.as_ref().map(|connection| connection.place.index);
-            let posted = shared
+            let posted = self
+                .owner
+                .shared
                 .receives
                 .lock()
                 .put_back(index, self.scratch.slots.drain(..));
             let Some(connection) = connection else { continue };
             match posted {
-                Ok(()) => connection.returned(data, control),
+                Ok(()) => connection.returned(now, data, control),
                 Err(error) => connection.fail(EndpointErrorKind::Post(error.source)),
             }
+            self.scratch.recent = Some(connection);
         }
+        drop(returning);
+        self.scratch.returning = returned;
     }
 }

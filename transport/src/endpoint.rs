@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use adverb_proto::{GoodbyeReason, Outgoing, Urgency};
 
@@ -16,15 +15,38 @@ use crate::{EndpointError, EndpointErrorKind, LinkInfo, SendError};
 ///
 /// Cloning gives another handle. When the last handle is dropped, the endpoint closes in order; what was sent is still
 /// delivered, as long as somebody drives the worker.
-pub struct Endpoint {
-    pub(crate) connection: Arc<Connection>,
-    pub(crate) owner: Arc<Owner>,
+#[derive(Clone)]
+pub struct Endpoint(Arc<Handle>);
+
+/// What the handles of a connection are handles of. The connection itself does not hold it, so that it goes with the last of them, and closes the
+/// connection then.
+pub(crate) struct Handle {
+    connection: Arc<Connection>,
+    owner: Arc<Owner>,
 }
 
 impl Endpoint {
-    pub(crate) fn new(connection: Arc<Connection>, owner: Arc<Owner>) -> Self {
-        connection.handles.fetch_add(1, Ordering::Relaxed);
-        Self { connection, owner }
+    /// The first handle of a connection, or the first again after the last was dropped.
+    pub(crate) fn first(connection: &Arc<Connection>, owner: &Arc<Owner>) -> Self {
+        let handle = Arc::new(Handle {
+            connection: Arc::clone(connection),
+            owner: Arc::clone(owner),
+        });
+        connection.held_by(Arc::downgrade(&handle));
+        Self(handle)
+    }
+
+    /// One more handle.
+    pub(crate) fn another(handle: Arc<Handle>) -> Self {
+        Self(handle)
+    }
+
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.0.connection
+    }
+
+    pub(crate) fn owner(&self) -> &Arc<Owner> {
+        &self.0.owner
     }
 
     /// Sends an active message: `header`, at most 65535 bytes, and `payload` arrive together at the handler that the peer has
@@ -58,14 +80,14 @@ impl Endpoint {
     }
 
     fn send_with(&self, message: &Outgoing<'_>) -> Result<SendCompletion, SendError> {
-        let seq = self.connection.send(message)?;
+        let seq = self.connection().send(message)?;
         Ok(SendCompletion::new(self.clone(), seq))
     }
 
     /// Closes in order: what was sent is delivered, the peer learns that nothing more comes, and the returned [`Closed`] resolves
     /// when it has answered. It need not be waited for.
     pub fn close(&self) -> Closed {
-        self.connection.close(GoodbyeReason::Closed);
+        self.connection().close(GoodbyeReason::Closed);
         self.closed()
     }
 
@@ -76,48 +98,40 @@ impl Endpoint {
 
     /// Ends the endpoint at once, without a word to the peer, which finds out by its next send or keepalive probe.
     pub fn abort(&self) {
-        self.connection.fail(EndpointErrorKind::Aborted);
+        self.connection().fail(EndpointErrorKind::Aborted);
     }
 
     /// Whether messages can be sent.
     pub fn is_open(&self) -> bool {
-        self.connection.is_open()
+        self.connection().is_open()
     }
 
     /// Why the endpoint has ended, if it has.
     pub fn error(&self) -> Option<EndpointError> {
-        self.connection.ended()
+        self.connection().ended()
     }
 
     /// The address that the handshake was made with.
     pub fn peer(&self) -> SocketAddr {
-        self.connection.link.peer
+        self.connection().link.peer
     }
 
     /// The link it is on.
     pub fn link(&self) -> &LinkInfo {
-        &self.connection.link
+        &self.connection().link
     }
 }
 
-impl Clone for Endpoint {
-    fn clone(&self) -> Self {
-        Self::new(Arc::clone(&self.connection), Arc::clone(&self.owner))
-    }
-}
-
-impl Drop for Endpoint {
+impl Drop for Handle {
     fn drop(&mut self) {
-        if self.connection.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.connection.close(GoodbyeReason::Closed);
-        }
+        self.connection.close(GoodbyeReason::Closed);
     }
 }
 
 impl PartialEq for Endpoint {
     /// Whether both are handles of the same endpoint.
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.connection, &other.connection)
+        Arc::ptr_eq(self.connection(), other.connection())
     }
 }
 
@@ -126,6 +140,14 @@ impl Eq for Endpoint {}
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint")
+            .field("link", &self.connection().link)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
             .field("link", &self.connection.link)
             .finish_non_exhaustive()
     }

@@ -117,10 +117,10 @@ impl Listener {
     pub fn try_accept(&self) -> Option<Endpoint> {
         let mut pending = self.shared.pending.lock();
         // Those that did not open have logged why.
-        pending.retain(|endpoint| !matches!(endpoint.connection.opened(), Some(Err(_))));
+        pending.retain(|endpoint| !matches!(endpoint.connection().opened(), Some(Err(_))));
         let place = pending
             .iter()
-            .position(|endpoint| endpoint.connection.opened().is_some())?;
+            .position(|endpoint| endpoint.connection().opened().is_some())?;
         Some(pending.remove(place))
     }
 
@@ -136,7 +136,7 @@ impl Listener {
         // Registered everywhere first, so that nothing that comes from now on is missed.
         *self.shared.acceptor.lock() = Some(waker.clone());
         for endpoint in &*self.shared.pending.lock() {
-            endpoint.connection.wake_when_changed(waker);
+            endpoint.connection().wake_when_changed(waker);
         }
         self.try_accept().map_or(Poll::Pending, Poll::Ready)
     }

@@ -1,7 +1,10 @@
 //! A worker's receives: what is posted, what is spare, and how the memory of messages comes back.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
+use std::mem;
+use std::ptr;
 use std::sync::Arc;
 
 use adverb_progress::Notifier;
@@ -31,6 +34,9 @@ impl Returns {
 
     /// Gives back the slot of a message of this endpoint. Lock-free; wakes the worker if it sleeps, because the peer may wait for the credit.
     pub(crate) fn give_back(&self, slot: Slot, place: Place) {
+        let Some((slot, place)) = self.put_at_hand(slot, place) else {
+            return;
+        };
         if self.queue.push((slot, place)).is_err() {
             // It holds as many as receives exist. The slot went back to its pool, and only the credit is lost.
             tracing::error!(?place, "the queue of returned receives is full");
@@ -38,8 +44,35 @@ impl Returns {
         self.notifier.wake();
     }
 
+    /// If this thread drives the worker, and a handler dropped the message, nobody else need hear of the slot.
+    fn put_at_hand(&self, slot: Slot, place: Place) -> Option<(Slot, Place)> {
+        let mut returned = Some((slot, place));
+        // There is none while a thread ends.
+        let _ = AT_HAND.try_with(|at_hand| {
+            if let Some(at_hand) = &mut *at_hand.borrow_mut()
+                && ptr::eq(at_hand.of, self)
+            {
+                at_hand.slots.extend(returned.take());
+            }
+        });
+        returned
+    }
+
+    /// Has slots that this thread gives back put into `slots`, until the answer is dropped.
+    pub(crate) fn collect<'a>(self: &Arc<Self>, slots: &'a mut Vec<(Slot, Place)>) -> Collecting<'a> {
+        let ours = AtHand {
+            of: Arc::as_ptr(self),
+            slots: mem::take(slots),
+        };
+        Collecting {
+            slots,
+            outer: AT_HAND.with(|at_hand| at_hand.replace(Some(ours))),
+        }
+    }
+
     pub(crate) fn take(&self) -> Option<(Slot, Place)> {
-        self.queue.pop()
+        // A queue that is looked into costs less than one that is taken from in vain.
+        self.is_pending().then(|| self.queue.pop()).flatten()
     }
 
     pub(crate) fn is_pending(&self) -> bool {
@@ -50,6 +83,30 @@ impl Returns {
 impl fmt::Debug for Returns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Returns").field("len", &self.queue.len()).finish()
+    }
+}
+
+thread_local! {
+    static AT_HAND: RefCell<Option<AtHand>> = const { RefCell::new(None) };
+}
+
+/// Slots of the worker whose handlers run on this thread. A handler may drive another worker, whose come first meanwhile.
+struct AtHand {
+    /// Only to be compared.
+    of: *const Returns,
+    slots: Vec<(Slot, Place)>,
+}
+
+/// While this exists, slots that this thread gives back to a worker are put into a list.
+pub(crate) struct Collecting<'a> {
+    slots: &'a mut Vec<(Slot, Place)>,
+    outer: Option<AtHand>,
+}
+
+impl Drop for Collecting<'_> {
+    fn drop(&mut self) {
+        let ours = AT_HAND.with(|at_hand| at_hand.replace(self.outer.take()));
+        *self.slots = ours.map_or_else(Vec::new, |ours| ours.slots);
     }
 }
 

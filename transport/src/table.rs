@@ -95,6 +95,7 @@ impl Table {
         self.free.push(index);
         self.taken -= 1;
         if let Some(connection) = &connection {
+            connection.leave();
             self.by_qpn.remove(&connection.link.local.qpn);
         }
         connection

@@ -17,6 +17,7 @@ use adverb_verbs::{Access, Cq, CqInit, Qp, QpCaps, QpInit, Qpn, SlotPool, Srq, S
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
+use crate::clock::Clock;
 use crate::dispatch::{Dispatch, Scratch};
 use crate::receive::{Receives, Returns};
 use crate::signals::Signals;
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) handlers: ArcSwap<Handlers>,
     pub(crate) send_pool: SlotPool,
     pub(crate) signals: Arc<Signals>,
+    pub(crate) clock: Clock,
     /// The moment from which keepalive ticks count.
     pub(crate) epoch: Instant,
     send_cq: Arc<dyn Cq>,
@@ -168,6 +170,7 @@ impl Worker {
             handlers: ArcSwap::default(),
             send_pool,
             signals: Arc::new(Signals::new(notifier)),
+            clock: Clock::new(),
             epoch,
             send_cq,
             recv_cq,
