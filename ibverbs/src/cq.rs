@@ -10,7 +10,7 @@ use std::fmt;
 use std::mem;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adverb_verbs::{CompChannel, CompEvent, Cq, CqInit, ErrorKind, VerbsError, WorkCompletion};
@@ -135,6 +135,8 @@ pub(crate) struct IbCq {
     raw: NonNull<sys::ibv_cq>,
     capacity: u32,
     events: Box<Events>,
+    /// Whether the last poll found something: then the next asks for a batch.
+    is_busy: AtomicBool,
     channel: Option<Channel>,
     context: Arc<Context>,
 }
@@ -170,6 +172,7 @@ impl IbCq {
             raw,
             capacity,
             events,
+            is_busy: AtomicBool::new(false),
             channel,
             context: Arc::clone(context),
         })
@@ -208,22 +211,27 @@ impl fmt::Debug for IbCq {
 // SAFETY: completions come from libibverbs, which reports a request when the device is done with it.
 unsafe impl Cq for IbCq {
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
-        // Most polls find nothing. For them an array of zeroed completions would cost more than the poll.
-        let Some((first, rest)) = out.split_first_mut() else {
-            return Ok(0);
-        };
-        if self.poll_batch::<1>(std::slice::from_mut(first))? == 0 {
-            return Ok(0);
+        if !self.is_busy.load(Ordering::Relaxed) {
+            // Most polls find nothing, and for them an array of zeroed completions would cost more than the poll. A completion that comes alone is handed
+            // over before another look.
+            let found = self.poll_batch::<1>(out)?;
+            self.is_busy.store(found > 0, Ordering::Relaxed);
+            return Ok(found);
         }
-        let mut taken = 1;
-        for places in rest.chunks_mut(BATCH) {
-            // An error is not reported here, as what was taken must not get lost: the queue stays in error, which the next call says.
-            let found = self.poll_batch::<BATCH>(places).unwrap_or(0);
+        let mut taken = 0;
+        for places in out.chunks_mut(BATCH) {
+            let found = match self.poll_batch::<BATCH>(places) {
+                Ok(found) => found,
+                Err(error) if taken == 0 => return Err(error),
+                // What was taken must not get lost: the queue stays in error, which the next call says.
+                Err(_) => 0,
+            };
             taken += found;
             if found < BATCH {
                 break;
             }
         }
+        self.is_busy.store(taken > 0, Ordering::Relaxed);
         Ok(taken)
     }
 

@@ -88,6 +88,8 @@ impl<'a> CqInit<'a> {
 pub unsafe trait Cq: Any + Debug + Send + Sync {
     /// Takes up to `out.len()` completions, oldest first, and says how many (`ibv_poll_cq(3)`).
     ///
+    /// Only none at all means that the queue was empty: an implementation may hand over the first ones before it looks for more.
+    ///
     /// # Errors
     /// [`VerbsError`] if the queue itself is in error; it then stays so.
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError>;

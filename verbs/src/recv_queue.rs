@@ -98,15 +98,15 @@ impl RecvQueue {
 
     /// Hands one batch to the device under the tickets at the end of `free`, which the caller then takes.
     fn post_batch(&self, slots: &[Slot]) -> (usize, Result<(), VerbsError>) {
-        let sges: ArrayVec<[Sge; 1], BATCH> = slots.iter().map(|slot| [slot.sge(0, u32::MAX)]).collect();
-        let wrs: ArrayVec<RecvWr<'_>, BATCH> = sges
-            .iter()
-            .zip(self.free.iter().rev())
-            .map(|(sges, ticket)| RecvWr {
-                wr_id: WrId::new(WrKind::Recv, self.owner, self.generation, *ticket).raw(),
-                sges,
-            })
-            .collect();
+        // Filled in place: collected, they would be copied whole, however few there are.
+        let mut sges: ArrayVec<[Sge; 1], BATCH> = ArrayVec::new();
+        sges.extend(slots.iter().map(|slot| [slot.sge(0, u32::MAX)]));
+        let mut wrs: ArrayVec<RecvWr<'_>, BATCH> = ArrayVec::new();
+        let tickets = self.free.iter().rev();
+        wrs.extend(sges.iter().zip(tickets).map(|(sges, ticket)| RecvWr {
+            wr_id: WrId::new(WrKind::Recv, self.owner, self.generation, *ticket).raw(),
+            sges,
+        }));
         let result = match &self.target {
             // SAFETY: every element is a slot that `post` moves into `posted` if it was accepted, from where only
             // `complete` takes it, after the device said it is done, or `Drop`, after the queue is gone. Slots are exclusive.

@@ -256,21 +256,19 @@ impl SendQueue {
         }
         let mut start = 0;
         let mut ticket = self.first.wrapping_add(self.in_flight.len() as u32);
-        let wrs: ArrayVec<SendWr<'_>, BATCH> = requests
-            .iter()
-            .zip(&ends)
-            .map(|(request, end)| {
-                let wr_id = WrId::new(WrKind::Send, self.owner, self.generation, ticket).raw();
-                let wr = SendWr {
-                    wr_id,
-                    op: request.op,
-                    sges: &sges[start..*end],
-                    flags: request.flags,
-                };
-                (start, ticket) = (*end, ticket.wrapping_add(1));
-                wr
-            })
-            .collect();
+        // Filled in place: collected, they would be copied whole, however few there are.
+        let mut wrs: ArrayVec<SendWr<'_>, BATCH> = ArrayVec::new();
+        wrs.extend(requests.iter().zip(&ends).map(|(request, end)| {
+            let wr_id = WrId::new(WrKind::Send, self.owner, self.generation, ticket).raw();
+            let wr = SendWr {
+                wr_id,
+                op: request.op,
+                sges: &sges[start..*end],
+                flags: request.flags,
+            };
+            (start, ticket) = (*end, ticket.wrapping_add(1));
+            wr
+        }));
         // SAFETY: every element lies within a slot or region that the request owns. `post` moves the buffers of the
         // accepted requests into `in_flight`, from where only `complete` takes them, after the device said it is done, or
         // `Drop`, after a reset. Slots are exclusive; regions are accessed by copy only.
