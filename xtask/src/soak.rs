@@ -24,7 +24,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Name {
-    /// Every fuzz target, for --secs each. Needs `cargo +nightly fuzz`.
+    /// Every fuzz target, for --secs each. Needs a nightly toolchain; installs `cargo fuzz` if it is not there.
     Fuzz,
     /// Random programs of the RC protocol over a network that loses, repeats and reorders, one for each of --seeds.
     Simulated,
@@ -50,6 +50,7 @@ const TARGETS: [(&str, &str); 4] = [
 ];
 
 fn fuzz(secs: u64) -> Result<ExitCode> {
+    install_cargo_fuzz()?;
     for (package, target) in TARGETS {
         println!("== {package}: {target}, {secs} s");
         let mut command = Command::new("cargo");
@@ -70,6 +71,19 @@ fn fuzz(secs: u64) -> Result<ExitCode> {
     }
     println!("{} targets, {secs} s each: nothing found", TARGETS.len());
     Ok(ExitCode::SUCCESS)
+}
+
+fn install_cargo_fuzz() -> Result<()> {
+    let found = Command::new("cargo").args(["fuzz", "--version"]).output();
+    if found.is_ok_and(|output| output.status.success()) {
+        return Ok(());
+    }
+    let status = Command::new("cargo")
+        .args(["install", "--locked", "--quiet", "cargo-fuzz"])
+        .status()
+        .context("running cargo install")?;
+    ensure!(status.success(), "cargo-fuzz could not be installed");
+    Ok(())
 }
 
 fn simulated(seeds: &str) -> Result<ExitCode> {
