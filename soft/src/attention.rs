@@ -22,7 +22,8 @@
 //!
 //! # What keeps wake-ups from being lost
 //! The thread says what it is about to do, then looks once more whether it still should; the others first say what they want, then look at what the thread said.
-//! All of it is sequentially consistent, so one of the two sees the other. Packets wait in the socket, which is level-triggered.
+//! All of it is sequentially consistent, so one of the two sees the other. Packets wait in the
+//! socket, which is level-triggered, or in rings, whose writers ring when the reader sleeps (`wire/shared/handover.rs`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -275,9 +276,10 @@ fn watch(core: &Core, socket: BorrowedFd<'_>) {
     attention
         .until
         .store(due.map_or(u64::MAX, |at| attention.nanos(at)), SeqCst);
-    if core.next_timer() == due {
+    if core.next_timer() == due && core.wire.about_to_sleep() {
         let limit = due.map(|at| at.saturating_duration_since(core.now()));
         attention.sleep(Some(socket), limit);
     }
+    core.wire.awake();
     attention.enter(Mode::Working);
 }

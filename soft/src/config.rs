@@ -30,11 +30,12 @@ pub struct SoftConfig {
     pub(crate) max_qp_wr: u32,
     pub(crate) max_mr: u32,
     pub(crate) srq: bool,
+    pub(crate) shared_memory: bool,
 }
 
 impl Default for SoftConfig {
     /// `soft0` on the first address that other hosts can reach, UDP port 4791, a completion vector for each CPU, 512 bytes inline,
-    /// 32767 completions and 16384 work requests a queue, 2^16 queue pairs, 2^20 memory regions, with shared receive queues.
+    /// 32767 completions and 16384 work requests a queue, 2^16 queue pairs, 2^20 memory regions, with shared receive queues and shared memory.
     fn default() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
         Self {
@@ -49,6 +50,7 @@ impl Default for SoftConfig {
             max_qp_wr: 16384,
             max_mr: 1 << 20,
             srq: true,
+            shared_memory: true,
         }
     }
 }
@@ -118,6 +120,13 @@ impl SoftConfig {
     /// Whether there are shared receive queues.
     pub fn srq(mut self, there_are: bool) -> Self {
         self.srq = there_are;
+        self
+    }
+
+    /// Whether packets to and from devices of this host, if they are of the same user and want it, too, pass through shared memory instead of UDP.
+    /// A tap on the network does not see these.
+    pub fn shared_memory(mut self, there_is: bool) -> Self {
+        self.shared_memory = there_is;
         self
     }
 }

@@ -24,7 +24,7 @@ use crate::keys::{KeyHasher, random_u32};
 use crate::memory::Memory;
 use crate::qp::{Parts, QpCore};
 use crate::timers::Timers;
-use crate::wire::{Driven, Inbox, Outbox, Wire};
+use crate::wire::{Arrived, Driven, Inbox, Link, Outbox, Wire};
 
 /// Queue pair numbers below are special on InfiniBand.
 const FIRST_QPN: u32 = 17;
@@ -238,15 +238,21 @@ impl Core {
 
     /// What belongs behind a packet to `peer`.
     pub(crate) fn icrc_to(&self, peer: SocketAddr, packet: &[u8], identification: u16) -> Option<[u8; 4]> {
-        if !self.wire.has_icrc() {
-            return None;
-        }
         checksum::compute(self.wire.local(), peer, packet, identification)
     }
 
-    /// Hands packets to the wire. While the port is down they are lost.
-    pub(crate) fn send(&self, peer: SocketAddr, outbox: &Outbox) {
-        if !outbox.is_empty() && self.is_active() {
+    /// Sends packets over the network, or through the memory that is shared with the peer. While the port is down they are lost.
+    pub(crate) fn send(&self, peer: SocketAddr, link: Option<&Link>, outbox: &Outbox) {
+        if outbox.is_empty() || !self.is_active() {
+            return;
+        }
+        if let Some(link) = link {
+            self.counters.add(Counter::SentShared, outbox.len());
+            let lost = link.send(outbox);
+            if lost > 0 {
+                self.counters.add(Counter::RingFull, lost);
+            }
+        } else {
             self.counters.add(Counter::Sent, outbox.len());
             self.wire.send(peer, outbox);
         }
@@ -317,12 +323,16 @@ impl Core {
         if n == 0 {
             return 0;
         }
-        self.counters.add(Counter::Received, n);
+        // A batch came either way, not both.
+        let shared = inbox.packets().next().is_some_and(|packet| !packet.sealed);
+        let counter = if shared {
+            Counter::ReceivedShared
+        } else {
+            Counter::Received
+        };
+        self.counters.add(counter, n);
         let now = self.now();
-        let mut packets = inbox
-            .packets()
-            .filter_map(|(from, bytes)| self.admit(from, bytes))
-            .peekable();
+        let mut packets = inbox.packets().filter_map(|packet| self.admit(packet)).peekable();
         while let Some((from, packet)) = packets.next() {
             let qpn = packet.dest_qpn;
             let Some(qp) = self.qp(qpn) else {
@@ -344,11 +354,16 @@ impl Core {
     }
 
     /// What arrived as a packet, if it is one.
-    fn admit<'a>(&self, from: SocketAddr, bytes: &'a [u8]) -> Option<(SocketAddr, Packet<'a>)> {
+    fn admit<'a>(&self, arrived: Arrived<'a>) -> Option<(SocketAddr, Packet<'a>)> {
+        let Arrived {
+            from,
+            mut bytes,
+            sealed,
+        } = arrived;
         if !self.is_active() {
             return None;
         }
-        let bytes = if self.wire.has_icrc() {
+        if sealed {
             let Some((packet, icrc)) = bytes.split_last_chunk() else {
                 self.counters.add(Counter::Malformed, 1);
                 return None;
@@ -357,10 +372,8 @@ impl Core {
                 self.counters.add(Counter::BadIcrc, 1);
                 return None;
             }
-            packet
-        } else {
-            bytes
-        };
+            bytes = packet;
+        }
         match Packet::parse(bytes) {
             Ok(packet) => Some((from, packet)),
             Err(error) => {

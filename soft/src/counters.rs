@@ -7,10 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SoftCounters {
-    /// Packets handed to the wire.
+    /// Packets sent, whichever way.
     pub sent: u64,
-    /// Datagrams that arrived.
+    /// Of these: through memory that is shared with the peer.
+    pub sent_shared: u64,
+    /// Of these: lost, because there was no room in that memory.
+    pub ring_full: u64,
+    /// Packets that arrived, whichever way.
     pub received: u64,
+    /// Of these: through memory that is shared with the peer.
+    pub received_shared: u64,
     /// Of these: too short or no packets of the RC transport.
     pub malformed: u64,
     /// Of these: with a wrong invariant CRC.
@@ -24,8 +30,12 @@ pub struct SoftCounters {
 /// One of [`SoftCounters`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Counter {
+    /// Over the network only, as the next one.
     Sent,
     Received,
+    SentShared,
+    RingFull,
+    ReceivedShared,
     Malformed,
     BadIcrc,
     NoQueuePair,
@@ -34,7 +44,7 @@ pub(crate) enum Counter {
 
 /// [`SoftCounters`] as they are counted.
 #[derive(Debug, Default)]
-pub(crate) struct Counters([AtomicU64; 6]);
+pub(crate) struct Counters([AtomicU64; 9]);
 
 impl Counters {
     pub(crate) fn add(&self, counter: Counter, n: usize) {
@@ -43,9 +53,13 @@ impl Counters {
 
     pub(crate) fn get(&self) -> SoftCounters {
         let get = |counter: Counter| self.0[counter as usize].load(Ordering::Relaxed);
+        let (sent_shared, received_shared) = (get(Counter::SentShared), get(Counter::ReceivedShared));
         SoftCounters {
-            sent: get(Counter::Sent),
-            received: get(Counter::Received),
+            sent: get(Counter::Sent) + sent_shared,
+            sent_shared,
+            ring_full: get(Counter::RingFull),
+            received: get(Counter::Received) + received_shared,
+            received_shared,
             malformed: get(Counter::Malformed),
             bad_icrc: get(Counter::BadIcrc),
             no_queue_pair: get(Counter::NoQueuePair),

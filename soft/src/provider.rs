@@ -20,7 +20,7 @@ use crate::config::SoftConfig;
 use crate::core::{Core, CoreParts};
 use crate::device::{Context, SoftDevice};
 use crate::net;
-use crate::wire::{Driven, SimNetwork, Wire};
+use crate::wire::{Driven, SharedWire, SimNetwork, Wire};
 
 /// The provider's name.
 pub(crate) const PROVIDER: &str = "soft";
@@ -99,7 +99,12 @@ impl SoftProvider {
             Some(ip) => net::bind(ip, self.config.port).map_err(os)?,
             None => net::bind_loopback(self.config.port).map_err(os)?,
         };
-        Ok((Box::new(wire), interface))
+        let wire: Box<dyn Wire> = if self.config.shared_memory {
+            Box::new(SharedWire::over(wire).map_err(os)?)
+        } else {
+            Box::new(wire)
+        };
+        Ok((wire, interface))
     }
 
     /// The address and interface of `soft0`; no address is one of 127/8 of its own.

@@ -1,9 +1,10 @@
 //! Queue pairs: the RC protocol's state machine, and what the device keeps beside it.
 //!
 //! # Lock order
-//! 1. the device's receive side ([`crate::core::Core`]),
+//! 1. the device's receive side ([`crate::core::Core`]), and under that the connections and rings of its wire, which are held alone,
 //! 2. one queue pair,
-//! 3. one of the leaves: the memory table, a shared receive queue, a completion queue (and under that its channel), the events, the timers.
+//! 3. one of the leaves: the memory table, a shared receive queue, a completion queue (and under that its channel), the events, the timers, the ring
+//!    to a peer.
 //!
 //! Packets of a queue pair are handed to the wire before its lock is released: else those of one thread could overtake those of another, which
 //! the peer would take for a loss.
@@ -24,7 +25,7 @@ use crate::core::Core;
 use crate::cq::CqCore;
 use crate::host::View;
 use crate::srq::SrqCore;
-use crate::wire::Outbox;
+use crate::wire::{Outbox, Route};
 
 /// A queue pair.
 pub(crate) struct QpCore {
@@ -53,7 +54,7 @@ pub(crate) struct Parts {
 pub(crate) struct Inner {
     rc: Rc,
     /// Where its packets go, and the only place that packets for it may come from.
-    peer: Option<SocketAddr>,
+    route: Option<Route>,
     /// The earliest of its entries in [`crate::timers::Timers`].
     timer: Option<Instant>,
     /// Whether it counts among those that the device's thread must attend to.
@@ -79,7 +80,7 @@ impl QpCore {
             srq: parts.srq,
             inner: Mutex::new(Inner {
                 rc: Rc::new(config),
-                peer: None,
+                route: None,
                 timer: None,
                 live: false,
                 inline: Vec::new(),
@@ -100,8 +101,8 @@ impl QpCore {
     /// # Errors
     /// `EINVAL` for what the port or the device does not have, or for a transition that does not exist; `ENETUNREACH` if the peer cannot be reached.
     pub(crate) fn modify(&self, core: &Core, to: &QpModify) -> Result<(), Errno> {
-        let peer = match to {
-            QpModify::Rtr(attr) => Some(peer_address(core, attr)?),
+        let route = match to {
+            QpModify::Rtr(attr) => Some(core.wire.route(peer_address(core, attr)?)),
             other => {
                 check_attributes(core, other)?;
                 None
@@ -110,12 +111,12 @@ impl QpCore {
         let mut inner = self.inner.lock();
         let mut view = View { core, qp: self };
         inner.rc.modify(to, &mut view).map_err(|_| Errno::INVAL)?;
-        if let Some(peer) = peer {
-            inner.peer = Some(peer);
+        if let Some(route) = route {
+            inner.route = Some(route);
         }
         core.with_outbox(|outbox| self.settle(core, &mut inner, outbox, core.now()));
         if *to == QpModify::Reset {
-            inner.peer = None;
+            inner.route = None;
         }
         Ok(())
     }
@@ -193,7 +194,11 @@ impl QpCore {
         packet: &Packet<'_>,
     ) -> bool {
         // The source port is the sender's to choose (annex A17); who may send is told by the address.
-        if inner.peer.is_none_or(|peer| peer.ip() != from.ip()) {
+        if inner
+            .route
+            .as_ref()
+            .is_none_or(|route| route.peer().ip() != from.ip())
+        {
             return false;
         }
         inner.rc.handle_packet(now, packet, &mut View { core, qp: self });
@@ -214,14 +219,21 @@ impl QpCore {
     /// Does what follows from any change: sends what is to be sent, and says when to look again. `outbox` is empty, and is so again.
     pub(crate) fn settle(&self, core: &Core, inner: &mut Inner, outbox: &mut Outbox, now: Instant) {
         let mut view = View { core, qp: self };
-        while let Some(peer) = inner.peer {
+        while let Some(route) = &inner.route {
+            let (peer, link) = (route.peer(), route.link());
             let mut emit = |out: &mut Vec<u8>| inner.rc.poll_transmit(now, out, &mut view);
-            let longest = core.wire.longest_run();
-            while outbox.add(longest, &mut emit, |packet, place| {
-                core.icrc_to(peer, packet, place)
-            }) {}
+            let longest = if link.is_some() {
+                1
+            } else {
+                core.wire.longest_run()
+            };
+            let seal = |packet: &[u8], place| match link {
+                Some(_) => None,
+                None => core.icrc_to(peer, packet, place),
+            };
+            while outbox.add(longest, &mut emit, seal) {}
             let more = outbox.is_full();
-            core.send(peer, outbox);
+            core.send(peer, link, outbox);
             outbox.clear();
             if !more {
                 break;

@@ -1,4 +1,4 @@
-//! System calls that rustix does not have: datagrams in runs, and the addresses of the interfaces.
+//! System calls that rustix does not have, or not so: datagrams in runs, the addresses of the interfaces, and a unix socket's peer.
 
 #![allow(unsafe_code, reason = "system calls take addresses of buffers")]
 
@@ -115,6 +115,28 @@ pub(crate) fn enable_gro(fd: BorrowedFd<'_>) -> bool {
         )
     };
     set == 0
+}
+
+/// The effective user of who is at the other end of a unix socket (`SO_PEERCRED`, `unix(7)`). rustix has it with the process's number, which it says is
+/// never 0; in a namespace that does not know the process, it is.
+pub(crate) fn peer_user(fd: BorrowedFd<'_>) -> Result<libc::uid_t, Errno> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = mem::size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: the option's value is such a structure, which, like its length, lives until the call returns.
+    let got = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    if got == 0 { Ok(peer.uid) } else { Err(last_error()) }
 }
 
 /// Room for one control message with an int.

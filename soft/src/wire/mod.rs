@@ -1,5 +1,6 @@
 //! What carries packets between devices, and the batches in which it does.
 
+mod shared;
 mod sim;
 mod udp;
 
@@ -7,10 +8,12 @@ use std::fmt::{self, Debug};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
 
+pub(crate) use shared::{Link, SharedWire};
 pub(crate) use sim::Driven;
 pub use sim::{SimFaults, SimNetwork};
 pub(crate) use udp::UdpWire;
@@ -24,12 +27,20 @@ pub(crate) const ROOM: usize = 1 << 16;
 /// Rooms of an inbox. With packets put together each holds dozens.
 const ROOMS: usize = 8;
 
+/// Packets that an inbox holds without growing: a room full of the shortest, in records of a cache line (`shared/ring.rs`).
+const MOST: usize = ROOM / 64;
+
 /// A way to other devices, by socket addresses. Like the network that it stands for, it may lose packets.
 pub(crate) trait Wire: Debug + Send + Sync {
     /// Where this device's packets come from.
     fn local(&self) -> SocketAddr;
 
-    /// Sends all packets of `outbox` to one address.
+    /// The way to a peer, for a queue pair that is being connected with it. Where there is a better one than the network, it is looked for now.
+    fn route(&self, peer: SocketAddr) -> Route {
+        Route::new(peer, None)
+    }
+
+    /// Sends all packets of `outbox` to one address, over the network.
     fn send(&self, to: SocketAddr, outbox: &Outbox);
 
     /// Fills `inbox` with what has arrived, never waits, and says how many packets that were, with those that were no good.
@@ -38,37 +49,94 @@ pub(crate) trait Wire: Debug + Send + Sync {
     /// Becomes readable when something arrives. `None` if whoever steps the network also drives the device, so that it needs no thread.
     fn readiness(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Its device's thread is about to sleep on [`Self::readiness`]. Whether it may: nothing has arrived.
+    fn about_to_sleep(&self) -> bool {
+        true
+    }
+
+    /// The device's thread has slept.
+    fn awake(&self) {}
+
     /// Packets of one run that can leave at once. Their IP identifications count up from 0.
     fn longest_run(&self) -> usize;
-
-    /// Whether each packet ends with an invariant CRC.
-    fn has_icrc(&self) -> bool;
 
     /// The time, on this wire's clock.
     fn now(&self) -> Instant;
 }
 
+/// The way of a queue pair's packets to its peer.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    peer: SocketAddr,
+    link: Option<Arc<Link>>,
+}
+
+impl Route {
+    fn new(peer: SocketAddr, link: Option<Arc<Link>>) -> Self {
+        Self { peer, link }
+    }
+
+    /// Where it ends.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The memory that is shared with the peer, while it is: packets through it have no invariant CRC, as nothing can happen to them there. All others
+    /// have one, and go over the network.
+    pub(crate) fn link(&self) -> Option<&Link> {
+        self.link.as_deref().filter(|link| link.is_up())
+    }
+}
+
 /// Packets that arrived.
 pub(crate) struct Inbox {
     rooms: Vec<Box<[u8]>>,
-    /// The room, the sender and the place of each packet.
-    packets: Vec<(usize, SocketAddr, Range<usize>)>,
+    packets: Vec<Place>,
+}
+
+/// Where a packet is.
+#[derive(Clone, Debug)]
+struct Place {
+    room: usize,
+    bytes: Range<usize>,
+    from: SocketAddr,
+    sealed: bool,
+}
+
+/// A packet as it arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived<'a> {
+    pub(crate) from: SocketAddr,
+    pub(crate) bytes: &'a [u8],
+    /// Whether it ends with an invariant CRC.
+    pub(crate) sealed: bool,
 }
 
 impl Inbox {
     pub(crate) fn new() -> Self {
         Self {
             rooms: Vec::new(),
-            packets: Vec::with_capacity(ROOMS * BATCH),
+            packets: Vec::with_capacity(MOST),
         }
     }
 
-    pub(crate) fn packets(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
-        let packet = |(room, from, place): &(usize, SocketAddr, Range<usize>)| {
-            let bytes = self.rooms.get(*room).and_then(|room| room.get(place.clone()));
-            (*from, bytes.unwrap_or_default())
-        };
-        self.packets.iter().map(packet)
+    pub(crate) fn packets(&self) -> impl Iterator<Item = Arrived<'_>> {
+        self.packets.iter().map(|place| {
+            let bytes = self
+                .rooms
+                .get(place.room)
+                .and_then(|room| room.get(place.bytes.clone()));
+            Arrived {
+                from: place.from,
+                bytes: bytes.unwrap_or_default(),
+                sealed: place.sealed,
+            }
+        })
+    }
+
+    /// How many packets that are.
+    pub(crate) fn len(&self) -> usize {
+        self.packets.len()
     }
 
     pub(crate) fn clear(&mut self) {
@@ -92,9 +160,38 @@ impl Inbox {
     pub(crate) fn note(&mut self, room: usize, from: SocketAddr, len: usize, segment: usize) -> usize {
         let before = self.packets.len();
         let starts = (0..len).step_by(segment.max(1));
-        self.packets
-            .extend(starts.map(|start| (room, from, start..len.min(start + segment))));
+        self.packets.extend(starts.map(|start| Place {
+            room,
+            bytes: start..len.min(start + segment),
+            from,
+            sealed: true,
+        }));
         self.packets.len() - before
+    }
+
+    /// Bytes of a room.
+    fn room_len() -> usize {
+        ROOM
+    }
+
+    /// Lets `read` put packets without invariant CRC into the first room, of which the first `used` bytes have some already, and say where they are.
+    fn read<T>(
+        &mut self,
+        used: usize,
+        from: SocketAddr,
+        read: impl FnOnce(&mut [u8], &mut dyn FnMut(Range<usize>)) -> T,
+    ) -> T {
+        self.room(0);
+        let (rooms, packets) = (&mut self.rooms, &mut self.packets);
+        let mut note = |place: Range<usize>| {
+            packets.push(Place {
+                room: 0,
+                bytes: used + place.start..used + place.end,
+                from,
+                sealed: false,
+            });
+        };
+        read(&mut rooms[0][used..], &mut note)
     }
 }
 
@@ -247,7 +344,7 @@ mod tests {
         inbox.room(0)[..10].copy_from_slice(b"aaaabbbbcc");
         let from = "127.0.0.1:1".parse().unwrap();
         assert_eq!(inbox.note(0, from, 10, 4), 3);
-        let packets: Vec<_> = inbox.packets().map(|(_, bytes)| bytes).collect();
+        let packets: Vec<_> = inbox.packets().map(|packet| packet.bytes).collect();
         assert_eq!(packets, [&b"aaaa"[..], b"bbbb", b"cc"]);
     }
 }

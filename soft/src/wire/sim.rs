@@ -407,10 +407,6 @@ impl Wire for SimWire {
         1
     }
 
-    fn has_icrc(&self) -> bool {
-        true
-    }
-
     fn now(&self) -> Instant {
         self.network.now()
     }
@@ -435,7 +431,7 @@ mod tests {
             let mut inbox = Inbox::new();
             let at = self.wire.now() - self.wire.network.start;
             while self.wire.receive(&mut inbox) > 0 {
-                let packets = inbox.packets().map(|(_, bytes)| (at, bytes.to_vec()));
+                let packets = inbox.packets().map(|packet| (at, packet.bytes.to_vec()));
                 self.got.lock().extend(packets);
             }
         }

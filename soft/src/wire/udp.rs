@@ -156,10 +156,6 @@ impl Wire for UdpWire {
         }
     }
 
-    fn has_icrc(&self) -> bool {
-        true
-    }
-
     fn now(&self) -> Instant {
         Instant::now()
     }
@@ -197,7 +193,7 @@ mod tests {
             let mut inbox = Inbox::new();
             let mut got = Vec::new();
             while b.receive(&mut inbox) > 0 {
-                got.extend(inbox.packets().map(|(from, bytes)| (from, bytes.to_vec())));
+                got.extend(inbox.packets().map(|packet| (packet.from, packet.bytes.to_vec())));
             }
             let expected: Vec<_> = packets.into_iter().map(|bytes| (a.local(), bytes)).collect();
             assert_eq!(got, expected, "{ip}");
@@ -217,7 +213,7 @@ mod tests {
             let mut inbox = Inbox::new();
             let mut got = Vec::new();
             while b.receive(&mut inbox) > 0 {
-                got.extend(inbox.packets().map(|(_, bytes)| bytes.to_vec()));
+                got.extend(inbox.packets().map(|packet| packet.bytes.to_vec()));
             }
             assert_eq!(got, packets, "{ip}");
         }
