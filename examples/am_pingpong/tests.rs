@@ -1,10 +1,10 @@
-//! Client and server in one process, on the reference device.
+//! Client and server in one process, on software devices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use adverb::Context;
-use adverb_conformance::{Loopback, LoopbackConfig};
+use adverb_soft::{SoftConfig, SoftProvider};
 use clap::Parser;
 
 use crate::client::{self, Client};
@@ -14,12 +14,9 @@ use crate::server::Server;
 
 /// The contexts of a client and of a server, connected.
 fn contexts() -> (Context, Context) {
-    let loopback = Loopback::new(LoopbackConfig::default());
-    let open = |device: &str| {
-        let builder = Context::builder().provider(Arc::new(loopback.clone()));
-        builder.device(device).open().unwrap()
-    };
-    (open("loop0"), open("loop1"))
+    let provider = Arc::new(SoftProvider::new(SoftConfig::default().loopback(true)));
+    let open = || Context::builder().provider(provider.clone()).open().unwrap();
+    (open(), open())
 }
 
 fn options(line: &str) -> Options {
@@ -53,10 +50,7 @@ fn measures_all(line: &str) {
     let options = options(line);
     assert_eq!(row.test, options.test.name());
     assert_eq!(row.mode, options.mode.to_string());
-    assert_eq!(
-        (row.provider.as_str(), row.device.as_str()),
-        ("loopback", "loop0")
-    );
+    assert_eq!((row.provider.as_str(), row.device.as_str()), ("soft", "soft0"));
     assert_eq!((row.iters, row.size), (options.iters, options.size()));
     assert!(row.msgs_per_s > 0.0);
     assert_eq!(row.missed_completions, 0, "{row}");

@@ -8,7 +8,7 @@ mod tests {
     use std::time::Duration;
 
     use adverb_soft::{SimFaults, SimNetwork, SoftConfig, SoftProvider};
-    use adverb_verbs::{AsyncEventKind, SendFlags, SendOp, WcStatus};
+    use adverb_verbs::{AsyncEventKind, QpModify, SendFlags, SendOp, WcStatus};
 
     use crate::common::{DEPTH, End, Link, pair};
 
@@ -159,6 +159,25 @@ mod tests {
         network.advance(Duration::from_millis(1));
         assert!(b.channel.next_event().unwrap().is_some());
         assert_eq!(b.received(), [b"quiet".to_vec(), b"loud".to_vec()]);
+    }
+
+    #[test]
+    fn a_peer_that_goes_while_a_message_waits_for_its_receive_is_noticed() {
+        let ways: [fn(End); 3] = [
+            |end| drop(end),
+            |end| end.qp.modify(&QpModify::Err).unwrap(),
+            |end| end.qp.modify(&QpModify::Reset).unwrap(),
+        ];
+        for go in ways {
+            let (network, provider) = network(SimFaults::default());
+            let (mut a, b) = pair(&provider, Link::default());
+            a.send(b"patience", SendFlags::empty());
+            network.advance(Duration::from_millis(100));
+            assert_eq!(a.sent(), [], "it waits for ever, as `rnr_retry` is 7");
+            go(b);
+            network.advance(Duration::from_secs(2));
+            assert_eq!(a.sent(), [WcStatus::RetryExcErr]);
+        }
     }
 
     #[test]

@@ -1,97 +1,89 @@
-//! What a message costs above the provider: no allocation, and no system call.
+//! What a message costs: no allocation, neither above the provider nor in the software device.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-#![allow(unsafe_code, reason = "a global allocator that counts cannot be made without")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use adverb::{Config, Context, Mode, Worker};
-use adverb_conformance::Loopback;
-
-/// Counts allocations of the whole process.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: everything is left to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract, which is the same.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract, which is the same.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
+use adverb_soft::{SimFaults, SimNetwork, SoftConfig, SoftProvider};
+use adverb_testing::{CountingAllocator, allocations};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const PING: u16 = 1;
 const PONG: u16 = 2;
 
-fn worker(provider: &Loopback, device: &str) -> Worker {
-    let context = Context::builder()
-        .provider(Arc::new(provider.clone()))
-        .device(device)
-        .open()
-        .unwrap();
-    context.worker(Config::new().mode(Mode::Poll)).unwrap()
+/// Time enough for a packet to arrive.
+const STEP: Duration = Duration::from_micros(10);
+
+/// Two workers that are connected over a simulated network, where nothing has a thread.
+struct Bench {
+    network: SimNetwork,
+    client: Worker,
+    server: Worker,
+    endpoint: adverb::Endpoint,
+    _accepted: adverb::Endpoint,
+    pongs: Arc<AtomicU64>,
 }
 
-/// Makes `rounds` of ping and pong on this thread alone, and says how many allocations that took.
-fn allocations_of(
-    rounds: u64,
-    size: usize,
-    client: &Worker,
-    server: &Worker,
-    pongs: &AtomicU64,
-    endpoint: &adverb::Endpoint,
-) -> u64 {
-    let payload = vec![7; size];
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
-    for _ in 0..rounds {
-        let sent = pongs.load(Ordering::Relaxed);
-        let _sent = endpoint.send(PING, b"header", &payload).unwrap();
-        while pongs.load(Ordering::Relaxed) == sent {
-            assert!(server.try_progress() && client.try_progress());
+impl Bench {
+    fn new() -> Self {
+        let network = SimNetwork::new(SimFaults::default());
+        let provider = Arc::new(SoftProvider::simulated(SoftConfig::default(), &network));
+        let worker = || {
+            let context = Context::builder().provider(provider.clone()).open().unwrap();
+            context.worker(Config::new().mode(Mode::Poll)).unwrap()
+        };
+        let (client, server) = (worker(), worker());
+        server.on_message(PING, |endpoint, message| {
+            let _sent = endpoint.send(PONG, message.header(), message.payload()).unwrap();
+        });
+        let pongs = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&pongs);
+        client.on_message(PONG, move |_, _| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        let listener = server.listen("127.0.0.1:0").unwrap();
+        let (endpoint, _accepted) = network.in_real_time(|| {
+            let _driving = server.progress_thread().unwrap();
+            let endpoint = client.connect(listener.local_addr()).unwrap();
+            (endpoint, listener.accept(Duration::from_secs(20)).unwrap())
+        });
+        Self {
+            network,
+            client,
+            server,
+            endpoint,
+            _accepted,
+            pongs,
         }
     }
-    ALLOCATIONS.load(Ordering::Relaxed) - before
+
+    /// Sends a ping and drives all until the pong is there, on this thread alone.
+    fn round(&self, payload: &[u8]) {
+        let before = self.pongs.load(Ordering::Relaxed);
+        let _sent = self.endpoint.send(PING, b"header", payload).unwrap();
+        while self.pongs.load(Ordering::Relaxed) == before {
+            self.network.advance(STEP);
+            assert!(self.server.try_progress() && self.client.try_progress());
+        }
+    }
 }
 
 #[test]
 fn a_message_allocates_nothing() {
-    let provider = Loopback::default();
-    let (client, server) = (worker(&provider, "loop0"), worker(&provider, "loop1"));
-    server.on_message(PING, |endpoint, message| {
-        let _sent = endpoint.send(PONG, message.header(), message.payload()).unwrap();
-    });
-    let pongs = Arc::new(AtomicU64::new(0));
-    let counted = Arc::clone(&pongs);
-    client.on_message(PONG, move |_, _| {
-        counted.fetch_add(1, Ordering::Relaxed);
-    });
-    let listener = server.listen("127.0.0.1:0").unwrap();
-    let endpoint = {
-        let _driving = server.progress_thread().unwrap();
-        client.connect(listener.local_addr()).unwrap()
-    };
-    let _accepted = listener.accept(std::time::Duration::from_secs(20)).unwrap();
+    let bench = Bench::new();
     for (size, path) in [(8, "inline"), (1000, "copied")] {
+        let payload = vec![7; size];
+        let rounds = |count| {
+            let before = allocations();
+            (0..count).for_each(|_| bench.round(&payload));
+            allocations() - before
+        };
         // What is made once: queues that grow to their size.
-        allocations_of(1_000, size, &client, &server, &pongs, &endpoint);
-        let allocations = allocations_of(10_000, size, &client, &server, &pongs, &endpoint);
-        assert_eq!(allocations, 0, "20000 messages of {size} bytes, {path}");
+        rounds(1_000);
+        assert_eq!(rounds(10_000), 0, "20000 messages of {size} bytes, {path}");
     }
 }

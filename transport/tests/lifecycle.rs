@@ -5,15 +5,12 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use adverb::{
-    Config, ConnectErrorKind, Context, EndpointErrorKind, GoodbyeReason, Mode, OpenError, Outcome, SendError,
-    WaitError,
+    ConnectErrorKind, EndpointErrorKind, GoodbyeReason, Mode, OpenError, Outcome, SendError, WaitError,
 };
-use adverb_conformance::{Loopback, LoopbackConfig};
 use adverb_verbs::{AsyncEvent, AsyncEventKind, EventSource, WcStatus};
 use adverb_wire::{Frame, Handshake, Peek, RefuseReason};
 use common::{ECHO, LONG, Pair, SINK, config};
@@ -177,7 +174,7 @@ fn one_connections_failure_is_no_others() {
 #[test]
 fn a_full_worker_refuses_and_takes_again_when_there_is_room() {
     let small = config(Mode::Hybrid).max_endpoints(2);
-    let pair = Pair::with(LoopbackConfig::default(), config(Mode::Hybrid), small);
+    let pair = Pair::with(config(Mode::Hybrid), small);
     let (first, _first_server) = pair.connect();
     let _second = pair.connect();
     let error = pair.client.connect(pair.listener.local_addr()).unwrap_err();
@@ -291,8 +288,8 @@ fn nobody_listening_says_so() {
 fn a_port_that_goes_down_ends_its_endpoints_with_that_reason() {
     let pair = Pair::new(config(Mode::Hybrid));
     let (client, _server) = pair.connect();
-    let Some(loopback) = pair.controls() else { return };
-    assert!(loopback.set_port_active("loop0", false));
+    let Some(device) = pair.controls() else { return };
+    assert!(device.set_port_active("soft0", false));
     let ended = client.closed().wait(LONG).unwrap();
     let event = AsyncEvent {
         kind: AsyncEventKind::PortErr,
@@ -307,7 +304,7 @@ fn a_port_that_goes_down_ends_its_endpoints_with_that_reason() {
         ),
         "{error}"
     );
-    assert!(loopback.set_port_active("loop0", true));
+    assert!(device.set_port_active("soft0", true));
     pair.connect();
 }
 
@@ -319,80 +316,14 @@ fn a_fatal_device_ends_everything_on_it() {
         kind: AsyncEventKind::DeviceFatal,
         source: EventSource::Device,
     };
-    let Some(loopback) = pair.controls() else { return };
-    loopback.inject("loop0", event);
+    let Some(device) = pair.controls() else { return };
+    device.inject("soft0", event);
     for (client, _) in &connections {
         assert_eq!(
             client.closed().wait(LONG).unwrap().kind,
             EndpointErrorKind::Device(event)
         );
     }
-}
-
-#[test]
-fn a_wrong_device_or_none_is_named() {
-    let provider = Arc::new(Loopback::default());
-    let error = Context::builder()
-        .provider(provider.clone())
-        .device("mlx5_0")
-        .open()
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("mlx5_0") && error.contains("loop0, loop1"),
-        "{error}"
-    );
-    provider.set_port_active("loop0", false);
-    let error = Context::builder()
-        .provider(provider.clone())
-        .device("loop0")
-        .open()
-        .unwrap_err();
-    assert!(matches!(error, OpenError::PortDown { .. }), "{error}");
-    // The other one is found by itself.
-    assert_eq!(
-        Context::builder()
-            .provider(provider.clone())
-            .open()
-            .unwrap()
-            .device_name(),
-        "loop1"
-    );
-    provider.set_port_active("loop1", false);
-    let error = Context::builder()
-        .provider(provider)
-        .open()
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("loop0 port 1 is DOWN") && error.contains("loop1 port 1 is DOWN"),
-        "{error}"
-    );
-    let none = Arc::new(Loopback::new(LoopbackConfig::default().devices(0)));
-    assert_eq!(
-        Context::builder().provider(none).open().unwrap_err(),
-        OpenError::NoDevice
-    );
-}
-
-#[test]
-fn a_comp_vector_out_of_range_names_the_limit() {
-    let context = Context::builder()
-        .provider(Arc::new(Loopback::default()))
-        .open()
-        .unwrap();
-    let error = context
-        .worker(Config::new().comp_vector(4))
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("comp_vector 4 is out of range, must be less than 4"),
-        "{error}"
-    );
-    let vectors: Vec<_> = (0..6)
-        .map(|_| context.worker(Config::new()).unwrap().comp_vector())
-        .collect();
-    assert_eq!(vectors, [0, 1, 2, 3, 0, 1], "workers take turns over the vectors");
 }
 
 #[test]

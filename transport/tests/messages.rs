@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use adverb::{Config, Mode, SendError};
-use adverb_conformance::LoopbackConfig;
 use common::{ECHO, LONG, Pair, REPLY, SINK, config, pattern};
 
 const MODES: [Mode; 3] = [Mode::Poll, Mode::Event, Mode::Hybrid];
@@ -219,11 +218,7 @@ fn messages_of_several_endpoints_stay_apart() {
 
 #[test]
 fn what_does_not_fit_is_refused_whole() {
-    let pair = Pair::with(
-        LoopbackConfig::default(),
-        config(Mode::Hybrid),
-        config(Mode::Hybrid).max_message(10_000),
-    );
+    let pair = Pair::with(config(Mode::Hybrid), config(Mode::Hybrid).max_message(10_000));
     let (client, _server) = pair.connect();
     let error = client.send(SINK, &[], &[0; 10_001]).unwrap_err().to_string();
     assert!(

@@ -128,10 +128,11 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
 /// Runs the cases that `options` wants, and hands each result to `on_result` as it comes.
 ///
 /// ```
-/// use adverb_conformance::{Loopback, LoopbackConfig, Options, Outcome, run};
+/// use adverb_conformance::{Options, Outcome, run};
+/// use adverb_soft::{SoftConfig, SoftProvider};
 ///
-/// let provider = Loopback::new(LoopbackConfig::default().rnr_expires_at_once(true));
-/// let report = run(&provider, &Options::new("loop0").filter("port_"), |case, outcome| match outcome {
+/// let provider = SoftProvider::new(SoftConfig::default().loopback(true));
+/// let report = run(&provider, &Options::new("soft0").filter("port_"), |case, outcome| match outcome {
 ///     Outcome::Failed(text) => println!("FAIL {}: {text}", case.name),
 ///     other => println!("{} {}", other.label(), case.name),
 /// });

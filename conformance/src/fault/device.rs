@@ -26,11 +26,12 @@ const PROVIDER: &str = "fault";
 ///
 /// ```
 /// use std::sync::Arc;
-/// use adverb_conformance::{FaultProvider, Loopback, Operation};
+/// use adverb_conformance::{FaultProvider, Operation};
+/// use adverb_soft::{SoftConfig, SoftProvider};
 /// use adverb_verbs::{Access, Provider, Region};
 ///
-/// let provider = FaultProvider::new(Arc::new(Loopback::default()));
-/// let pd = provider.open("loop0")?.alloc_pd()?;
+/// let provider = FaultProvider::new(Arc::new(SoftProvider::new(SoftConfig::default().loopback(true))));
+/// let pd = provider.open("soft0")?.alloc_pd()?;
 /// provider.faults().fail(Operation::RegMr, 12, 1);
 /// assert!(Region::new(&*pd, 4096, Access::LOCAL_WRITE).is_err());
 /// assert!(Region::new(&*pd, 4096, Access::LOCAL_WRITE).is_ok());
@@ -68,14 +69,17 @@ unsafe impl Provider for FaultProvider {
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn Device>, VerbsError> {
-        let plan = &self.faults.plan;
-        plan.check(Operation::OpenDevice, name)?;
-        let inner = self.inner.open(name)?;
-        let state =
-            DeviceState::new(inner, Arc::clone(plan)).map_err(|errno| os("ibv_open_device", name, errno))?;
-        plan.add_device(&state);
-        Ok(Arc::new(FaultDevice(state)))
+        self.faults.plan.check(Operation::OpenDevice, name)?;
+        wrap(self.inner.open(name)?, &self.faults)
     }
+}
+
+/// A device that does what `inner` does, with handles of its own, and goes wrong as `faults` says.
+pub(crate) fn wrap(inner: Arc<dyn Device>, faults: &Faults) -> Result<Arc<dyn Device>, VerbsError> {
+    let plan = Arc::clone(&faults.plan);
+    let state = DeviceState::new(inner, plan)?;
+    faults.plan.add_device(&state);
+    Ok(Arc::new(FaultDevice(state)))
 }
 
 /// An opened device.
@@ -89,11 +93,12 @@ pub(super) struct DeviceState {
 }
 
 impl DeviceState {
-    fn new(inner: Arc<dyn Device>, plan: Arc<Plan>) -> Result<Arc<Self>, Errno> {
-        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let injected = Bell::new()?;
-        listen(&set, injected.as_fd())?;
-        listen(&set, inner.async_fd())?;
+    fn new(inner: Arc<dyn Device>, plan: Arc<Plan>) -> Result<Arc<Self>, VerbsError> {
+        let failed = |errno| os("ibv_open_device", &inner.info().name, errno);
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let injected = Bell::new().map_err(failed)?;
+        listen(&set, injected.as_fd()).map_err(failed)?;
+        listen(&set, inner.async_fd()).map_err(failed)?;
         Ok(Arc::new(Self {
             inner,
             plan,

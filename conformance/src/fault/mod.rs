@@ -14,8 +14,8 @@
 //! | a queue pair moves to ERR by itself | [`Faults::kill_qp`] |
 //! | the locked-memory limit refuses, resources run out | [`Faults::fail`] |
 //!
-//! That error completions do not wake a queue armed solicited-only is the device's doing, so
-//! [`crate::LoopbackConfig::errors_wake_solicited`] has it.
+//! That error completions do not wake a queue armed solicited-only is the device's doing, so `SoftConfig::errors_wake_solicited` of `adverb-soft` has
+//! it.
 
 mod control;
 mod cq;
@@ -24,3 +24,4 @@ mod qp;
 
 pub use control::{CqFaults, Faults, Operation};
 pub use device::FaultProvider;
+pub(crate) use device::wrap;

@@ -1,19 +1,64 @@
-//! Two connected queue pairs, for tests.
+//! Two queue pairs connected through the fault provider, on a simulated network that a test steps.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use adverb_conformance::{FaultProvider, Faults};
+use adverb_soft::{SimFaults, SimNetwork, SoftConfig, SoftProvider};
 use adverb_types::{Mtu, Psn};
 use adverb_verbs::{
-    Access, AddressVector, Buffer, CompChannel, Cq, CqInit, Device, InitAttr, Pd, Provider, Qp, QpCaps,
-    QpInit, QpModify, RecvQueue, RtrAttr, RtsAttr, SendFlags, SendOp, SendQueue, SendRequest, SlotPool, Srq,
+    Access, AddressVector, Buffer, CompChannel, Cq, CqInit, Device, InitAttr, Provider, Qp, QpCaps, QpInit,
+    QpModify, RecvQueue, RtrAttr, RtsAttr, SendFlags, SendOp, SendQueue, SendRequest, SlotPool,
     WorkCompletion,
 };
+
+/// Time enough for all that a test posts to arrive and to be acknowledged.
+const SETTLED: Duration = Duration::from_millis(1);
+
+/// Devices with faults, on a network of their own.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) network: SimNetwork,
+    /// The provider without faults.
+    pub(crate) soft: SoftProvider,
+    pub(crate) provider: FaultProvider,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        let network = SimNetwork::new(SimFaults::default());
+        let soft = SoftProvider::simulated(SoftConfig::default(), &network);
+        let provider = FaultProvider::new(Arc::new(soft.clone()));
+        Self {
+            network,
+            soft,
+            provider,
+        }
+    }
+
+    pub(crate) fn faults(&self) -> Faults {
+        self.provider.faults()
+    }
+
+    pub(crate) fn open(&self) -> Arc<dyn Device> {
+        self.provider.open("soft0").unwrap()
+    }
+
+    /// Two ends, connected.
+    pub(crate) fn pair(&self) -> (End, End) {
+        let end = || End::new(self.open(), &self.network);
+        let (a, b) = (end(), end());
+        a.connect(&b);
+        b.connect(&a);
+        (a, b)
+    }
+}
 
 /// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct End {
+    network: SimNetwork,
     pub(crate) device: Arc<dyn Device>,
-    pub(crate) pd: Arc<dyn Pd>,
     pub(crate) channel: Arc<dyn CompChannel>,
     pub(crate) send_cq: Arc<dyn Cq>,
     pub(crate) recv_cq: Arc<dyn Cq>,
@@ -37,61 +82,29 @@ pub(crate) fn caps() -> QpCaps {
 }
 
 impl End {
-    pub(crate) fn new(provider: &dyn Provider, device: &str) -> Self {
-        Self::build(provider, device, 64, |_| None)
-    }
-
-    pub(crate) fn with_srq(
-        provider: &dyn Provider,
-        device: &str,
-        srq: impl FnOnce(&dyn Pd) -> Option<Arc<dyn Srq>>,
-    ) -> Self {
-        Self::build(provider, device, 64, srq)
-    }
-
-    /// A connected pair whose completion queues hold `cqe` completions.
-    pub(crate) fn pair_with_cqe(provider: &dyn Provider, cqe: u32) -> (Self, Self) {
-        let end = |device| Self::build(provider, device, cqe, |_| None);
-        let (a, b) = (end("loop0"), end("loop1"));
-        a.connect(&b, 6);
-        b.connect(&a, 6);
-        (a, b)
-    }
-
-    fn build(
-        provider: &dyn Provider,
-        device: &str,
-        cqe: u32,
-        srq: impl FnOnce(&dyn Pd) -> Option<Arc<dyn Srq>>,
-    ) -> Self {
-        let device = provider.open(device).unwrap();
+    pub(crate) fn new(device: Arc<dyn Device>, network: &SimNetwork) -> Self {
         let pd = device.alloc_pd().unwrap();
         let channel = device.create_comp_channel().unwrap();
         let cq = |cookie| {
-            let init = CqInit::new(cqe).channel(&channel).cookie(cookie);
+            let init = CqInit::new(64).channel(&channel).cookie(cookie);
             device.create_cq(&init).unwrap()
         };
         let (send_cq, recv_cq) = (cq(SEND_COOKIE), cq(RECV_COOKIE));
-        let srq = srq(&*pd);
         let qp = pd
             .create_qp(&QpInit {
                 send_cq: &send_cq,
                 recv_cq: &recv_cq,
-                srq: srq.as_ref(),
+                srq: None,
                 caps: caps(),
                 sq_sig_all: false,
             })
             .unwrap();
-        let rq = match srq {
-            Some(srq) => RecvQueue::on_srq(srq),
-            None => RecvQueue::on_qp(Arc::clone(&qp), 0, 0),
-        };
         Self {
             sq: SendQueue::new(Arc::clone(&qp), 0, 0),
-            rq,
+            rq: RecvQueue::on_qp(Arc::clone(&qp), 0, 0),
+            network: network.clone(),
             pool: SlotPool::new(&*pd, 256, 64, Access::LOCAL_WRITE).unwrap(),
             device,
-            pd,
             channel,
             send_cq,
             recv_cq,
@@ -99,7 +112,7 @@ impl End {
         }
     }
 
-    pub(crate) fn connect(&self, peer: &End, rnr_retry: u8) {
+    pub(crate) fn connect(&self, peer: &End) {
         self.qp
             .modify(&QpModify::Init(InitAttr {
                 port_num: 1,
@@ -109,19 +122,7 @@ impl End {
             .unwrap();
         self.qp
             .modify(&QpModify::Rtr(RtrAttr {
-                ah: AddressVector {
-                    port_num: 1,
-                    sgid_index: 1,
-                    dgid: Some(peer.device.gid_table(1).unwrap()[1].gid),
-                    dlid: 0,
-                    sl: 0,
-                    src_path_bits: 0,
-                    static_rate: 0,
-                    flow_label: 0,
-                    hop_limit: 64,
-                    traffic_class: 0,
-                    udp_port: None,
-                },
+                ah: AddressVector::roce(1, 0, peer.device.gid_table(1).unwrap()[0].gid),
                 path_mtu: Mtu::Mtu1024,
                 dest_qpn: peer.qp.qpn(),
                 rq_psn: Psn::new(7),
@@ -137,7 +138,7 @@ impl End {
                 sq_psn: Psn::new(7),
                 timeout: 10,
                 retry_cnt: 6,
-                rnr_retry,
+                rnr_retry: 6,
                 max_rd_atomic: 1,
                 access: None,
                 min_rnr_timer: None,
@@ -151,23 +152,25 @@ impl End {
         self.rq.post(&mut slots).unwrap();
     }
 
-    pub(crate) fn request(&self, op: SendOp, data: &[u8], flags: SendFlags) -> SendRequest {
+    pub(crate) fn request(&self, data: &[u8], flags: SendFlags) -> SendRequest {
         let mut slot = self.pool.take().unwrap();
         slot.as_mut_slice()[..data.len()].copy_from_slice(data);
-        let mut request = SendRequest::new(op).flags(flags);
+        let mut request = SendRequest::new(SendOp::Send).flags(flags);
         request.push(Buffer::slot(slot, data.len())).unwrap();
         request
     }
 
+    /// Sends, and lets the message arrive.
     pub(crate) fn send(&mut self, data: &[u8], flags: SendFlags) {
-        let request = self.request(SendOp::Send, data, flags);
+        let request = self.request(data, flags);
         self.sq.post(&mut vec![request]).unwrap();
+        self.settle();
     }
-}
 
-/// Two ends on two devices, connected.
-pub(crate) fn pair(provider: &dyn Provider) -> (End, End) {
-    End::pair_with_cqe(provider, 64)
+    /// Lets everything arrive that was posted.
+    pub(crate) fn settle(&self) {
+        self.network.advance(SETTLED);
+    }
 }
 
 /// All completions there are now.

@@ -1,11 +1,9 @@
-//! Tests of the providers, and of the conformance suite on them.
+//! Tests of the fault provider, and of the conformance suite on it.
 
 // So marked, helpers may unwrap as tests do (clippy.toml).
 #[cfg(test)]
 mod common;
 #[cfg(test)]
 mod fault;
-#[cfg(test)]
-mod loopback;
 #[cfg(test)]
 mod suite;

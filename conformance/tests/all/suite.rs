@@ -1,17 +1,13 @@
-//! The suite, on the loopback device and through the fault provider.
+//! The suite, through the fault provider; on the software device itself it is a test of that one.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adverb_conformance::{
-    FaultProvider, Loopback, LoopbackConfig, Operation, Options, Outcome, Report, cases, run,
-};
+use adverb_conformance::{FaultProvider, Operation, Options, Outcome, Report, cases, run};
 use adverb_verbs::Provider;
 
-fn config() -> LoopbackConfig {
-    LoopbackConfig::default().rnr_expires_at_once(true)
-}
+use crate::common::Bench;
 
 fn run_all(provider: &dyn Provider, options: &Options) -> Report {
     run(provider, options, |case, outcome| {
@@ -35,71 +31,48 @@ fn assert_clean(report: &Report) {
 }
 
 #[test]
-fn the_loopback_device_passes_between_two_devices() {
-    let options = Options::new("loop0").second_device("loop1");
-    assert_clean(&run_all(&Loopback::new(config()), &options));
-}
-
-#[test]
-fn the_loopback_device_passes_on_one_device() {
-    assert_clean(&run_all(&Loopback::new(config()), &Options::new("loop1")));
-}
-
-#[test]
 fn the_fault_provider_without_faults_passes() {
-    let inner = Loopback::new(config());
-    let provider = FaultProvider::new(Arc::new(inner));
-    let options = Options::new("loop0").second_device("loop1");
-    assert_clean(&run_all(&provider, &options));
-    assert_eq!(provider.faults().carried_out(), 0);
+    let bench = Bench::new();
+    let report = bench
+        .network
+        .in_real_time(|| run_all(&bench.provider, &Options::new("soft0")));
+    assert_clean(&report);
+    assert_eq!(bench.faults().carried_out(), 0);
 }
 
 #[test]
 fn the_fault_provider_wraps_itself() {
-    let inner = FaultProvider::new(Arc::new(Loopback::new(config())));
-    let provider = FaultProvider::new(Arc::new(inner));
-    assert_clean(&run_all(&provider, &Options::new("loop0")));
-}
-
-#[test]
-fn a_device_like_rxe_is_told_by_its_quirk() {
-    let provider = Loopback::new(config().errors_wake_solicited(false));
-    let report = run_all(&provider, &Options::new("loop0").filter("solicited"));
-    assert_eq!((report.quirks(), report.failed()), (1, 0), "{report}");
-    assert!(report.to_string().contains("QUIRK error_under_solicited_arm: "));
-}
-
-#[test]
-fn a_device_without_shared_receive_queues_skips_what_needs_them() {
-    let provider = Loopback::new(config().srq(false));
-    let report = run_all(&provider, &Options::new("loop0"));
-    assert_eq!(report.failed(), 0, "{report}");
-    assert!(report.skipped() >= 7, "{report}");
+    let Bench {
+        network, provider, ..
+    } = Bench::new();
+    let provider = FaultProvider::new(Arc::new(provider));
+    let report = network.in_real_time(|| run_all(&provider, &Options::new("soft0")));
+    assert_clean(&report);
 }
 
 #[test]
 fn a_device_that_fails_is_reported_case_by_case_and_in_bounded_time() {
-    let provider = FaultProvider::new(Arc::new(Loopback::new(config())));
-    provider.faults().fail(Operation::ReqNotifyCq, 5, u32::MAX);
-    let options = Options::new("loop0")
+    let bench = Bench::new();
+    bench.faults().fail(Operation::ReqNotifyCq, 5, u32::MAX);
+    let options = Options::new("soft0")
         .filter("arm")
         .deadline(Duration::from_millis(50));
-    let report = run_all(&provider, &options);
+    let report = bench.network.in_real_time(|| run_all(&bench.provider, &options));
     assert!(!report.is_ok());
     let text = report.to_string();
     assert!(
-        text.contains("FAIL any_arm_wakes_for_unsolicited: ibv_req_notify_cq on loop0"),
+        text.contains("FAIL any_arm_wakes_for_unsolicited: ibv_req_notify_cq on soft0"),
         "{text}"
     );
 }
 
 #[test]
 fn a_wait_in_vain_ends_and_says_what_for() {
-    // Without a clock a missing receive is waited for, which this case does not expect.
-    let options = Options::new("loop0")
+    // Nobody lets this network's time pass.
+    let options = Options::new("soft0")
         .filter("a_missing_receive_is_noticed")
         .deadline(Duration::from_millis(50));
-    let report = run_all(&Loopback::default(), &options);
+    let report = run_all(&Bench::new().provider, &options);
     let text = report.to_string();
     assert!(
         text.contains("waited 50ms in vain for completions: 0 of 1 came"),

@@ -1,4 +1,4 @@
-//! Two workers of one process, connected over the reference device, or over the real one that `ADVERB_TEST_DEVICE` names.
+//! Two workers of one process, connected over software devices, or over the real device that `ADVERB_TEST_DEVICE` names.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use adverb::{Config, Context, Endpoint, Listener, Mode, ProgressThread, Worker};
-use adverb_conformance::{Loopback, LoopbackConfig};
+use adverb_soft::{SoftConfig, SoftProvider};
 
 /// Long enough that only a hang exceeds it.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -18,8 +18,8 @@ pub const REPLY: u16 = 3;
 
 /// The two sides' workers. The server's is driven by a thread of its own.
 pub struct Pair {
-    /// The reference device's controls; `None` on a real device.
-    pub loopback: Option<Loopback>,
+    /// The provider of the client's software device; `None` on a real device.
+    soft: Option<SoftProvider>,
     pub client: Worker,
     pub server: Worker,
     pub listener: Listener,
@@ -30,21 +30,20 @@ pub struct Pair {
 
 impl Pair {
     pub fn new(config: Config) -> Self {
-        Self::with(LoopbackConfig::default(), config.clone(), config)
+        Self::with(config.clone(), config)
     }
 
-    pub fn with(loopback: LoopbackConfig, client: Config, server: Config) -> Self {
+    pub fn with(client: Config, server: Config) -> Self {
         let real = std::env::var("ADVERB_TEST_DEVICE").ok();
-        let loopback = real.is_none().then(|| Loopback::new(loopback));
-        let open = |name: &str, config| {
-            let builder = Context::builder();
-            let builder = match (&loopback, &real) {
-                (Some(loopback), _) => builder.provider(Arc::new(loopback.clone())).device(name),
-                (None, real) => builder.device(real.clone().unwrap_or_default()),
+        let (near, far) = (soft(), soft());
+        let open = |soft: &SoftProvider, config| {
+            let builder = match &real {
+                Some(name) => Context::builder().device(name),
+                None => Context::builder().provider(Arc::new(soft.clone())),
             };
             builder.open().unwrap().worker(config).unwrap()
         };
-        let (client, server) = (open("loop0", client), open("loop1", server));
+        let (client, server) = (open(&near, client), open(&far, server));
         server.on_message(ECHO, |endpoint, message| {
             let _sent = endpoint.send(REPLY, message.header(), message.payload()).unwrap();
         });
@@ -59,7 +58,7 @@ impl Pair {
         let listener = server.listen("127.0.0.1:0").unwrap();
         let driver = Some(server.progress_thread().unwrap());
         Self {
-            loopback,
+            soft: real.is_none().then_some(near),
             client,
             server,
             listener,
@@ -75,12 +74,12 @@ impl Pair {
         (client, server)
     }
 
-    /// The reference device's controls. On a real device the test counts as skipped.
-    pub fn controls(&self) -> Option<&Loopback> {
-        if self.loopback.is_none() {
-            println!("SKIP: only the reference device can be told to do this");
+    /// The controls of the client's device. On a real device the test counts as skipped.
+    pub fn controls(&self) -> Option<&SoftProvider> {
+        if self.soft.is_none() {
+            println!("SKIP: only a software device can be told to do this");
         }
-        self.loopback.as_ref()
+        self.soft.as_ref()
     }
 
     /// Stops driving the server's worker.
@@ -127,6 +126,11 @@ impl Replies {
         worker.wait_until(LONG, || self.len() >= count).unwrap();
         self.take()
     }
+}
+
+/// Software devices that reach each other within this host.
+pub fn soft() -> SoftProvider {
+    SoftProvider::new(SoftConfig::default().loopback(true))
 }
 
 /// A configuration for tests of this mode.
