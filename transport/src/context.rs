@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use adverb_progress::Plan;
-use adverb_soft::SoftProvider;
+use adverb_soft::{SoftConfig, SoftProvider};
 use adverb_verbs::{
     Device, DeviceInfo, ErrorKind, GidEntry, LinkLayer, Pd, PortAttr, PortState, Provider, VerbsError,
 };
@@ -18,6 +18,9 @@ use crate::{Config, OpenError, Worker, WorkerError, gid, placement};
 
 /// Names the device to open, if the program does not.
 const DEVICE_VARIABLE: &str = "ADVERB_DEVICE";
+
+/// The environment variable that keeps the software device from shared memory, if it is `off`: then its packets can be seen on the interface.
+const SHARED_MEMORY_VARIABLE: &str = "ADVERB_SHARED_MEMORY";
 
 /// An opened device with a protection domain and the one reader of its asynchronous events.
 ///
@@ -121,10 +124,12 @@ impl ContextBuilder {
 
 /// The providers that this build has, the one preferred first.
 fn built_in_providers() -> Vec<Arc<dyn Provider>> {
+    let no_shared_memory = std::env::var(SHARED_MEMORY_VARIABLE).is_ok_and(|value| value == "off");
+    let soft = SoftConfig::default().shared_memory(!no_shared_memory);
     vec![
         #[cfg(feature = "ibverbs")]
         adverb_ibverbs::provider(),
-        Arc::new(SoftProvider::default()),
+        Arc::new(SoftProvider::new(soft)),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! The software device beside bare UDP sockets and UCX over TCP, on this machine: two processes over loopback.
+//! The software device beside bare UDP sockets and UCX over TCP and over shared memory, on this machine: two processes.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -27,38 +27,23 @@ pub(super) fn run() -> Result<Vec<Row>> {
     };
     let mut samples = Samples::default();
     for _ in 0..RUNS {
-        let raw = sides.udp(8, 50_000)?;
-        samples.add("raw_udp.p50_us", Some(raw));
-        sides.adverb(
-            &mut samples,
-            "lat",
-            &["--test", "lat", "--size", "8", "--iters", "50000"],
-        )?;
-        sides.ucx(
-            &mut samples,
-            "ucx_lat",
-            &["-t", "ucp_am_lat", "-s", "8", "-n", "50000"],
-        )?;
-        sides.adverb(
-            &mut samples,
-            "rate",
-            &["--test", "rate", "--size", "8", "--iters", "500000"],
-        )?;
-        sides.ucx(
-            &mut samples,
-            "ucx_rate",
-            &["-t", "ucp_am_bw", "-s", "8", "-n", "500000"],
-        )?;
-        sides.adverb(
-            &mut samples,
-            "bw",
-            &["--test", "bw", "--size", "65536", "--iters", "20000"],
-        )?;
-        sides.ucx(
-            &mut samples,
-            "ucx_bw",
-            &["-t", "ucp_am_bw", "-s", "65536", "-n", "20000"],
-        )?;
+        samples.add("raw_udp.p50_us", Some(sides.udp(8, 50_000)?));
+        for way in [Way::Network, Way::SharedMemory] {
+            let name = way.name();
+            let lat = ["--test", "lat", "--size", "8", "--iters", "50000"];
+            sides.adverb(&mut samples, way, &format!("{name}_lat"), &lat)?;
+            let lat = ["-t", "ucp_am_lat", "-s", "8", "-n", "50000"];
+            sides.ucx(&mut samples, way, &format!("ucx_{name}_lat"), &lat)?;
+        }
+        let way = Way::Network;
+        let rate = ["--test", "rate", "--size", "8", "--iters", "500000"];
+        sides.adverb(&mut samples, way, "rate", &rate)?;
+        let rate = ["-t", "ucp_am_bw", "-s", "8", "-n", "500000"];
+        sides.ucx(&mut samples, way, "ucx_rate", &rate)?;
+        let bw = ["--test", "bw", "--size", "65536", "--iters", "20000"];
+        sides.adverb(&mut samples, way, "bw", &bw)?;
+        let bw = ["-t", "ucp_am_bw", "-s", "65536", "-n", "20000"];
+        sides.ucx(&mut samples, way, "ucx_bw", &bw)?;
     }
     let row = |name, goal, sides| ratio(&samples, BENCH, name, goal, sides);
     Ok(vec![
@@ -66,7 +51,7 @@ pub(super) fn run() -> Result<Vec<Row>> {
             "udp_lat_vs_raw_udp",
             1.3,
             [
-                ("adverb_p50_us", "lat.p50_us"),
+                ("adverb_p50_us", "network_lat.p50_us"),
                 ("raw_udp_p50_us", "raw_udp.p50_us"),
             ],
         )?,
@@ -74,8 +59,16 @@ pub(super) fn run() -> Result<Vec<Row>> {
             "udp_lat_vs_ucx_tcp",
             1.0,
             [
-                ("adverb_p50_us", "lat.p50_us"),
-                ("ucx_tcp_p50_us", "ucx_lat.p50_us"),
+                ("adverb_p50_us", "network_lat.p50_us"),
+                ("ucx_tcp_p50_us", "ucx_network_lat.p50_us"),
+            ],
+        )?,
+        row(
+            "shm_lat_vs_ucx_shm",
+            1.0,
+            [
+                ("adverb_p50_us", "shared_lat.p50_us"),
+                ("ucx_shm_p50_us", "ucx_shared_lat.p50_us"),
             ],
         )?,
         row(
@@ -99,6 +92,24 @@ pub(super) fn run() -> Result<Vec<Row>> {
     ])
 }
 
+/// How messages go.
+#[derive(Clone, Copy)]
+enum Way {
+    /// Over the loopback interface: UDP, and TCP for UCX.
+    Network,
+    /// Through memory that both processes have.
+    SharedMemory,
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Network => "network",
+            Self::SharedMemory => "shared",
+        }
+    }
+}
+
 /// The programs that are measured.
 struct Sides {
     pingpong: PathBuf,
@@ -120,9 +131,9 @@ impl Sides {
     }
 
     /// Runs a server and a client of `am_pingpong` and adds what the client measured.
-    fn adverb(&self, samples: &mut Samples, name: &str, arguments: &[&str]) -> Result<()> {
+    fn adverb(&self, samples: &mut Samples, way: Way, name: &str, arguments: &[&str]) -> Result<()> {
         let mut server = Server(
-            am_pingpong(&mut Command::new(&self.pingpong))
+            am_pingpong(&mut Command::new(&self.pingpong), way)
                 .args(["--listen", "127.0.0.1:0", "--once"])
                 .stdout(Stdio::piped())
                 .spawn()?,
@@ -135,7 +146,7 @@ impl Sides {
             .trim()
             .strip_prefix("listening on ")
             .context("the server did not start")?;
-        let output = am_pingpong(&mut bounded(&self.pingpong))
+        let output = am_pingpong(&mut bounded(&self.pingpong), way)
             .args(arguments)
             .args(["--json", address])
             .output()?;
@@ -149,12 +160,12 @@ impl Sides {
         Ok(())
     }
 
-    /// Runs a server and a client of `ucx_perftest` over TCP. Its last line of results has the count of iterations, latencies (median,
+    /// Runs a server and a client of `ucx_perftest`. Its last line of results has the count of iterations, latencies (median,
     /// mean, overall), bandwidths in MB/s and message rates (mean, overall).
-    fn ucx(&self, samples: &mut Samples, name: &str, arguments: &[&str]) -> Result<()> {
+    fn ucx(&self, samples: &mut Samples, way: Way, name: &str, arguments: &[&str]) -> Result<()> {
         let program = self.ucx.join("bin/ucx_perftest");
         let _server = Server(
-            self.ucx_perftest(&mut Command::new(&program))
+            self.ucx_perftest(&mut Command::new(&program), way)
                 .args(arguments)
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
@@ -163,7 +174,7 @@ impl Sides {
         for _ in 0..50 {
             thread::sleep(Duration::from_millis(100));
             let output = self
-                .ucx_perftest(&mut bounded(&program))
+                .ucx_perftest(&mut bounded(&program), way)
                 .arg("-f")
                 .args(arguments)
                 .arg("127.0.0.1")
@@ -182,16 +193,23 @@ impl Sides {
     }
 
     /// `ucx_perftest`, which `command` starts.
-    fn ucx_perftest<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    fn ucx_perftest<'a>(&self, command: &'a mut Command, way: Way) -> &'a mut Command {
         // Debian's UCX may be installed, too, and is older.
-        command
-            .env("LD_LIBRARY_PATH", self.ucx.join("lib"))
-            .env("UCX_TLS", "tcp")
+        command.env("LD_LIBRARY_PATH", self.ucx.join("lib")).env(
+            "UCX_TLS",
+            match way {
+                Way::Network => "tcp",
+                Way::SharedMemory => "sm",
+            },
+        )
     }
 }
 
 /// `am_pingpong`, which `command` starts. It has the same address as the other sides, and with it the loopback interface's MTU.
-fn am_pingpong(command: &mut Command) -> &mut Command {
+fn am_pingpong(command: &mut Command, way: Way) -> &mut Command {
+    if let Way::Network = way {
+        command.env("ADVERB_SHARED_MEMORY", "off");
+    }
     command.args(["--device", "soft:127.0.0.1", "--mode", "poll"])
 }
 
