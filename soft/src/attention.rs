@@ -44,8 +44,7 @@ use crate::core::Core;
 /// How long the thread leaves the socket to pollers before it looks whether they are still there.
 const LAZY: Duration = Duration::from_micros(500);
 
-/// So many polls that found their queue empty, or packets taken in by them, call the thread off. A program that wakes up, drains its queues, arms
-/// and sleeps polls less.
+/// So many polls, or packets taken in by them, call the thread off. A program that wakes up, drains its queues, arms and sleeps polls less.
 const BUSY: u32 = 16;
 
 /// How long a poller has to show that it is still there, when a packet woke the thread.
@@ -78,7 +77,7 @@ pub(crate) struct Attention {
     live: AtomicUsize,
     /// A queue was armed since the thread looked last.
     armed: AtomicBool,
-    /// Polls that found a queue empty and packets that they took in, and how many that were when a queue was armed, or the thread looked,
+    /// Polls and packets that they took in, and how many that were when a queue was armed, or the thread looked,
     /// last.
     polls: AtomicU32,
     polls_before: AtomicU32,
@@ -103,8 +102,8 @@ impl Attention {
         })
     }
 
-    /// A queue was found empty, and so many packets were taken in for it. Called under the lock of the receive side, so that nothing else
-    /// counts meanwhile.
+    /// A queue was polled, and so many packets were taken in for it. Of polls at the same time one may not be counted: that there are many is what
+    /// matters.
     pub(crate) fn polled(&self, packets: usize) {
         // A batch counts as the polls that there would have been time for.
         let polls = self.polls.load(Relaxed).wrapping_add(1 + packets as u32);

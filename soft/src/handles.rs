@@ -264,6 +264,8 @@ unsafe impl Cq for SoftCq {
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
         let n = self.core.take(out);
         if n > 0 || out.is_empty() {
+            // Who polls is to be left to it also where the device's thread was faster each time.
+            self.context.attention.polled(0);
             return Ok(n);
         }
         self.context.poll();
