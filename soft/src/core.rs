@@ -62,6 +62,7 @@ pub(crate) struct Core {
     next_qpn: AtomicU32,
     next_pd: AtomicU32,
     port_active: AtomicBool,
+    closed: Arc<Counters>,
 }
 
 /// What a device is made of.
@@ -71,6 +72,8 @@ pub(crate) struct CoreParts {
     pub(crate) config: SoftConfig,
     pub(crate) active_mtu: Mtu,
     pub(crate) netdev: Option<String>,
+    /// Gets what it counted when it is closed.
+    pub(crate) closed: Arc<Counters>,
     pub(crate) wire: Box<dyn Wire>,
 }
 
@@ -109,6 +112,7 @@ impl Core {
             config: parts.config,
             active_mtu: parts.active_mtu,
             netdev: parts.netdev,
+            closed: parts.closed,
             wire: parts.wire,
         })
     }
@@ -392,6 +396,12 @@ impl Core {
                 qp.settle(self, &mut inner, outbox, now);
             }
         }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.closed.absorb(&self.counters);
     }
 }
 

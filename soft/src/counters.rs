@@ -47,6 +47,13 @@ pub(crate) enum Counter {
 pub(crate) struct Counters([AtomicU64; 9]);
 
 impl Counters {
+    /// Adds all of another's.
+    pub(crate) fn absorb(&self, other: &Self) {
+        for (counter, other) in self.0.iter().zip(&other.0) {
+            counter.fetch_add(other.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn add(&self, counter: Counter, n: usize) {
         self.0[counter as usize].fetch_add(n as u64, Ordering::Relaxed);
     }

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use crate::config::SoftConfig;
 use crate::core::{Core, CoreParts};
+use crate::counters::{Counters, SoftCounters};
 use crate::device::{Context, SoftDevice};
 use crate::net;
 use crate::wire::{Driven, SharedWire, SimNetwork, Wire};
@@ -87,6 +88,18 @@ impl SoftProvider {
         openings.iter().filter(|core| core.set_active(active)).count() > 0
     }
 
+    /// What became of the packets of all its devices together, also of those that were closed.
+    pub fn counters(&self) -> SoftCounters {
+        let sum = Counters::default();
+        let cores = self.registry.cores.lock();
+        sum.absorb(&self.registry.closed);
+        cores
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|core| sum.absorb(&core.counters));
+        sum.get()
+    }
+
     /// Makes the wire of a device of this name, and says which interface it is on.
     fn wire(&self, name: &str) -> Result<(Box<dyn Wire>, Option<String>), VerbsError> {
         let os = |errno: Errno| VerbsError::new("ibv_open_device", name, ErrorKind::Os(errno.raw_os_error()));
@@ -146,6 +159,7 @@ impl SoftProvider {
             config: self.config.clone(),
             active_mtu: Mtu::Mtu4096,
             netdev: None,
+            closed: Arc::clone(&self.registry.closed),
             wire: Box::new(wire),
         })?;
         announce(Arc::downgrade(&core) as Weak<dyn Driven>);
@@ -177,6 +191,7 @@ unsafe impl Provider for SoftProvider {
                     config: self.config.clone(),
                     active_mtu: net::active_mtu(netdev.as_deref()),
                     netdev,
+                    closed: Arc::clone(&self.registry.closed),
                     wire,
                 })?
             }
@@ -226,6 +241,8 @@ impl SoftConfig {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     cores: Mutex<Vec<Weak<Core>>>,
+    /// What the others counted.
+    closed: Arc<Counters>,
 }
 
 impl Registry {

@@ -16,8 +16,9 @@ mod tests {
 
     use crate::common::{End, Link, pair, poll, until};
 
+    /// On UDP alone: some of these tests send packets of their own, and count.
     fn provider() -> SoftProvider {
-        SoftProvider::new(SoftConfig::default().loopback(true))
+        SoftProvider::new(SoftConfig::default().loopback(true).shared_memory(false))
     }
 
     #[test]

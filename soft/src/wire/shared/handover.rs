@@ -4,10 +4,8 @@
 //! looks whether the reader sleeps. Between the two steps each has a sequentially consistent fence, so that at least one of them sees what the other did:
 //! either the reader finds the bytes, or the writer rings. While nobody sleeps, the writer only reads a line that nobody writes.
 
-#[cfg(adverb_loom)]
-use loom::sync::atomic::{AtomicU64, Ordering, fence};
-#[cfg(not(adverb_loom))]
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+// The model check (`tests/loom_handover.rs`) includes this file, and has loom's there.
+use super::sync::{AtomicU64, Ordering, fence};
 
 /// Lets the reader have what was written up to `position`. Whether it has to be woken: whoever is told so, is told alone.
 pub(crate) fn publish(tail: &AtomicU64, position: u64, sleeping: &AtomicU64) -> bool {

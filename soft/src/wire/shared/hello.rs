@@ -203,3 +203,38 @@ fn check_user(connection: &OwnedFd) -> Result<(), Errno> {
         Err(Errno::PERM)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hellos_survive_the_way_and_others_are_refused() {
+        for text in ["127.0.0.1:4791", "[fd00::1:2]:65535", "10.0.0.1:1"] {
+            let hello = Hello {
+                from: text.parse().unwrap(),
+                ring: 1 << 21,
+            };
+            let bytes = hello.to_bytes();
+            assert_eq!(Hello::from_bytes(&bytes), Some(hello));
+            // Magic, version, family.
+            for at in [0, 7, 8, 11, 18] {
+                let mut other = bytes;
+                other[at] ^= 0x40;
+                assert_eq!(Hello::from_bytes(&other), None, "{text} {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_belongs_to_one_and_is_gone_with_it() {
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let address = SocketAddr::from(([127, 77, high, low], 9));
+        assert_eq!(connect(address).unwrap_err(), Errno::CONNREFUSED);
+        let listener = listen(address).unwrap();
+        assert_eq!(listen(address).unwrap_err(), Errno::ADDRINUSE);
+        connect(address).unwrap();
+        drop(listener);
+        assert_eq!(connect(address).unwrap_err(), Errno::CONNREFUSED);
+    }
+}

@@ -15,6 +15,11 @@ mod hello;
 mod link;
 mod ring;
 
+/// The primitives of `handover.rs`.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicU64, Ordering, fence};
+}
+
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -375,4 +380,250 @@ impl Hub {
 
 fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, token: u64, what: EventFlags) -> Result<(), Errno> {
     epoll::add(epoll, fd, EventData::new_u64(token), what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ring::{SIZE, Writer};
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+    fn wire() -> SharedWire {
+        SharedWire::over(UdpWire::bind("127.0.0.1".parse().unwrap(), 0).unwrap()).unwrap()
+    }
+
+    fn look(wire: &SharedWire) {
+        wire.hub.lock().look(&wire.epoll);
+    }
+
+    fn rings(wire: &SharedWire) -> usize {
+        wire.hub.lock().inbound.len()
+    }
+
+    /// A route from `a` to `b` whose link is up.
+    fn link(a: &SharedWire, b: &SharedWire) -> Route {
+        let route = a.route(b.local());
+        assert!(route.link().is_none(), "not before the other side took it");
+        look(b);
+        look(a);
+        assert!(route.link().is_some());
+        route
+    }
+
+    fn send(route: &Route, packet: &[u8]) {
+        let mut outbox = Outbox::default();
+        let emit = |out: &mut Vec<u8>| {
+            out.extend_from_slice(packet);
+            true
+        };
+        assert!(outbox.add(1, emit, |_, _| None));
+        assert_eq!(route.link().unwrap().send(&outbox), 0);
+    }
+
+    fn receive(wire: &SharedWire) -> Vec<(SocketAddr, Vec<u8>, bool)> {
+        let mut inbox = Inbox::new();
+        let n = wire.receive(&mut inbox);
+        let packets = inbox.packets();
+        let got: Vec<_> = packets
+            .map(|packet| (packet.from, packet.bytes.to_vec(), packet.sealed))
+            .collect();
+        assert_eq!(got.len(), n);
+        got
+    }
+
+    fn is_readable(wire: &SharedWire) -> bool {
+        poll(&mut [PollFd::new(&wire.epoll, PollFlags::IN)], Some(&NOW)).unwrap() == 1
+    }
+
+    #[test]
+    fn packets_take_the_ring_once_it_is_taken_and_say_who_sent_them() {
+        let (a, b) = (wire(), wire());
+        let (to_b, to_a) = (link(&a, &b), link(&b, &a));
+        send(&to_b, b"there");
+        send(&to_a, b"back");
+        assert_eq!(receive(&b), [(a.local(), b"there".to_vec(), false)]);
+        assert_eq!(receive(&a), [(b.local(), b"back".to_vec(), false)]);
+        assert_eq!(receive(&b), []);
+    }
+
+    #[test]
+    fn a_device_can_share_memory_with_itself() {
+        let a = wire();
+        let route = a.route(a.local());
+        send(&route, b"self");
+        assert_eq!(receive(&a), [(a.local(), b"self".to_vec(), false)]);
+    }
+
+    #[test]
+    fn one_ring_serves_all_routes_to_a_peer_and_ends_with_the_last() {
+        let (a, b) = (wire(), wire());
+        let first = link(&a, &b);
+        let second = a.route(b.local());
+        assert!(second.link().is_some(), "at once");
+        assert_eq!(rings(&b), 1);
+        drop(first);
+        send(&second, b"last words");
+        drop(second);
+        look(&b);
+        assert_eq!(receive(&b), [(a.local(), b"last words".to_vec(), false)]);
+        assert_eq!((receive(&b), rings(&b)), (vec![], 0));
+        // And there can be another one.
+        let third = link(&a, &b);
+        send(&third, b"again");
+        assert_eq!(receive(&b).len(), 1);
+    }
+
+    #[test]
+    fn when_the_reader_is_gone_packets_take_the_network_until_the_next_connection() {
+        let (a, b) = (wire(), wire());
+        let route = link(&a, &b);
+        let address = b.local();
+        drop(b);
+        look(&a);
+        assert!(route.link().is_none());
+        assert!(a.route(address).link.is_none(), "nobody listens");
+        let b = SharedWire::over(UdpWire::bind(address.ip(), address.port()).unwrap()).unwrap();
+        let again = a.route(address);
+        look(&b);
+        look(&a);
+        send(&again, b"hello");
+        assert_eq!(receive(&b).len(), 1);
+        assert!(route.link().is_none(), "the old one stays what it is");
+    }
+
+    #[test]
+    fn datagrams_and_rings_do_not_starve_each_other() {
+        let (a, b, c) = (wire(), wire(), wire());
+        let route = link(&a, &b);
+        let mut datagram = Outbox::default();
+        datagram.add(
+            1,
+            |out| {
+                out.push(7);
+                true
+            },
+            |_, _| Some([0; 4]),
+        );
+        let (mut by_ring, mut by_udp) = (0, 0);
+        for _ in 0..4 * POLLS_PER_LOOK {
+            send(&route, b"ring");
+            c.send(b.local(), &datagram);
+            for (_, _, sealed) in receive(&b) {
+                *(if sealed { &mut by_udp } else { &mut by_ring }) += 1;
+            }
+        }
+        assert!(
+            by_ring > POLLS_PER_LOOK && by_udp > POLLS_PER_LOOK,
+            "{by_ring} {by_udp}"
+        );
+    }
+
+    #[test]
+    fn a_datagram_is_found_though_rings_are_looked_at_first() {
+        let (a, b) = (wire(), wire());
+        let _route = link(&a, &b);
+        (0..2 * UDP_POLLS).for_each(|_| assert_eq!(receive(&b), []));
+        assert_eq!(b.hub.lock().udp_polls, 0, "nobody asks for datagrams any more");
+        let mut datagram = Outbox::default();
+        datagram.add(
+            1,
+            |out| {
+                out.push(7);
+                true
+            },
+            |_, _| Some([0; 4]),
+        );
+        a.send(b.local(), &datagram);
+        let got = (0..POLLS_PER_LOOK).find_map(|_| receive(&b).pop());
+        assert_eq!(got, Some((a.local(), vec![7, 0, 0, 0, 0], true)));
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_by_the_first_packet_and_no_other() {
+        let (a, b) = (wire(), wire());
+        let route = link(&a, &b);
+        b.awake();
+        assert!(!is_readable(&b));
+        send(&route, b"awake");
+        assert!(!is_readable(&b), "who polls is not rung for");
+        assert!(!b.about_to_sleep(), "there is something");
+        receive(&b);
+        assert!(b.about_to_sleep());
+        send(&route, b"wake up");
+        assert!(is_readable(&b));
+        b.awake();
+        assert!(!is_readable(&b), "the doorbell is silent again");
+        send(&route, b"more");
+        assert!(!is_readable(&b));
+        assert_eq!(receive(&b).len(), 2);
+    }
+
+    /// Offers a ring, by hand.
+    fn offer(to: &SharedWire, ring: u32, memory: &OwnedFd) -> OwnedFd {
+        let connection = hello::connect(to.local()).unwrap();
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let from = "127.0.0.1:9".parse().unwrap();
+        hello::send_hello(&connection, hello::Hello { from, ring }, memory, &doorbell).unwrap();
+        look(to);
+        connection
+    }
+
+    #[test]
+    fn offers_that_are_none_are_refused_and_leave_nothing_behind() {
+        let b = wire();
+        let (_writer, memory) = Writer::new(SIZE).unwrap();
+        let refused = |connection: OwnedFd| {
+            assert_eq!(hello::receive_welcome(&connection), Err(Errno::PIPE));
+            assert_eq!(rings(&b), 0);
+            assert_eq!(b.hub.lock().greeting.len(), 0);
+        };
+        refused(offer(&b, SIZE / 2, &memory));
+        let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        refused(offer(&b, SIZE, &file));
+        // No hello, and one without descriptors.
+        for bytes in [&b"x"[..], &[0; 36], &[0; 64]] {
+            let connection = hello::connect(b.local()).unwrap();
+            look(&b);
+            assert_eq!(b.hub.lock().greeting.len(), 1, "it may still come");
+            rustix::net::send(&connection, bytes, rustix::net::SendFlags::empty()).unwrap();
+            look(&b);
+            refused(connection);
+        }
+        drop(hello::connect(b.local()).unwrap());
+        look(&b);
+        look(&b);
+        assert_eq!(b.hub.lock().greeting.len(), 0);
+        assert_eq!(hello::receive_welcome(&offer(&b, SIZE, &memory)), Ok(()));
+    }
+
+    #[test]
+    fn a_writer_that_breaks_the_rules_loses_its_ring() {
+        let (a, b) = (wire(), wire());
+        let (_writer, memory) = Writer::new(SIZE).unwrap();
+        let connection = offer(&b, SIZE, &memory);
+        assert_eq!(hello::receive_welcome(&connection), Ok(()));
+        let route = link(&a, &b);
+        // A tail that is no multiple of a record's unit.
+        rustix::io::pwrite(&memory, &1u64.to_ne_bytes(), 0).unwrap();
+        send(&route, b"well-behaved");
+        assert_eq!(receive(&b), [(a.local(), b"well-behaved".to_vec(), false)]);
+        assert_eq!(rings(&b), 1);
+        assert_eq!(hello::receive_welcome(&connection), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn where_somebody_has_the_name_but_takes_nothing_packets_take_the_network() {
+        let udp = UdpWire::bind("127.0.0.1".parse().unwrap(), 0).unwrap();
+        let squatter = hello::listen(udp.local()).unwrap();
+        let (a, b) = (wire(), SharedWire::over(udp).unwrap());
+        let route = a.route(b.local());
+        look(&a);
+        look(&b);
+        assert!(route.link().is_none());
+        // It takes the offer, but says something else.
+        let connection = hello::accept(&squatter).unwrap();
+        rustix::net::send(&connection, b"no", rustix::net::SendFlags::empty()).unwrap();
+        look(&a);
+        assert!(route.link().is_none() && route.link.as_ref().unwrap().is_down());
+    }
 }

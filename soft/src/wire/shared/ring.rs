@@ -324,3 +324,205 @@ impl Drop for Mapping {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+    use std::thread;
+
+    /// The smallest that a reader takes.
+    const SMALL: u32 = SIZES.start;
+
+    fn ring() -> (Writer, Reader) {
+        let (writer, memory) = Writer::new(SMALL).unwrap();
+        (writer, Reader::new(&memory, SMALL).unwrap())
+    }
+
+    fn write(writer: &mut Writer, packets: &[Vec<u8>]) -> Result<Written, Broken> {
+        writer.write(packets.iter().map(Vec::as_slice))
+    }
+
+    fn read(reader: &mut Reader, room: usize) -> Result<Vec<Vec<u8>>, Broken> {
+        let mut room = vec![0; room];
+        let mut places = Vec::new();
+        reader.read(&mut room, |place| places.push(place))?;
+        Ok(places.into_iter().map(|place| room[place].to_vec()).collect())
+    }
+
+    fn packet(i: usize) -> Vec<u8> {
+        let len = [1, 12, 56, 57, 64, 1000, 4096, LONGEST][i % 8];
+        (0..len).map(|at| (at ^ i.wrapping_mul(31)) as u8).collect()
+    }
+
+    #[test]
+    fn packets_come_out_as_they_went_in_however_often_the_ring_wraps() {
+        let (mut writer, mut reader) = ring();
+        let mut waiting = VecDeque::new();
+        for i in 0..4000 {
+            let batch: Vec<_> = (i..i + i % 4).map(packet).collect();
+            assert_eq!(write(&mut writer, &batch).unwrap().lost, 0);
+            waiting.extend(batch);
+            for got in read(&mut reader, Reader::least_room() + i % 3 * 1000).unwrap() {
+                assert_eq!(Some(got), waiting.pop_front());
+            }
+            // Small rooms fall behind.
+            while waiting.len() > 8 {
+                for got in read(&mut reader, SMALL as usize).unwrap() {
+                    assert_eq!(Some(got), waiting.pop_front());
+                }
+            }
+        }
+        assert!(reader.head > 100 * u64::from(SMALL), "it wrapped often");
+    }
+
+    #[test]
+    fn what_finds_no_room_is_lost_with_all_behind_it_and_told() {
+        let (mut writer, mut reader) = ring();
+        // Each takes a 64th of the ring.
+        let batch = vec![vec![7; 1000]; 63];
+        assert_eq!(write(&mut writer, &batch).unwrap().lost, 0);
+        let mixed = [vec![8; 1000], vec![9; 1000], vec![10; 1]];
+        assert_eq!(write(&mut writer, &mixed).unwrap().lost, 2);
+        assert_eq!(
+            write(&mut writer, &mixed).unwrap(),
+            Written { lost: 3, wake: false }
+        );
+        let mut got = Vec::new();
+        while got.len() < 64 {
+            got.extend(read(&mut reader, SMALL as usize).unwrap());
+        }
+        assert_eq!(got[63], vec![8; 1000]);
+        assert_eq!(write(&mut writer, &mixed).unwrap().lost, 0);
+        let too_long = [vec![0; LONGEST + 1]];
+        assert_eq!(write(&mut writer, &too_long).unwrap().lost, 1);
+    }
+
+    #[test]
+    fn a_reader_is_woken_once_each_time_that_it_sleeps() {
+        let (mut writer, mut reader) = ring();
+        let mut wakes = |n| write(&mut writer, &vec![vec![1]; n]).unwrap().wake;
+        assert!(wakes(3), "a new reader counts as asleep");
+        assert!(!wakes(1));
+        assert!(!reader.about_to_sleep(), "there is something");
+        assert_eq!(read(&mut reader, SMALL as usize).unwrap().len(), 4);
+        assert!(reader.about_to_sleep());
+        assert!(wakes(1));
+        assert!(!wakes(1));
+        read(&mut reader, SMALL as usize).unwrap();
+        assert!(reader.about_to_sleep());
+        reader.awake();
+        assert!(!wakes(1));
+    }
+
+    #[test]
+    fn only_sealed_memory_of_the_right_length_is_taken() {
+        let (_writer, memory) = Writer::new(SMALL).unwrap();
+        for size in [
+            0,
+            1,
+            SMALL / 2,
+            SMALL - 64,
+            SMALL + 64,
+            SMALL * 2,
+            1 << 27,
+            u32::MAX,
+        ] {
+            assert_eq!(Reader::new(&memory, size).unwrap_err(), Errno::INVAL, "{size}");
+        }
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let open = rustix::fs::memfd_create("test", flags).unwrap();
+        rustix::fs::ftruncate(&open, u64::from(SMALL) + DATA as u64).unwrap();
+        assert_eq!(Reader::new(&open, SMALL).unwrap_err(), Errno::PERM);
+        rustix::fs::fcntl_add_seals(&open, SealFlags::GROW).unwrap();
+        assert_eq!(Reader::new(&open, SMALL).unwrap_err(), Errno::PERM);
+        rustix::fs::fcntl_add_seals(&open, SealFlags::SHRINK).unwrap();
+        Reader::new(&open, SMALL).unwrap();
+        let other = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        assert_eq!(Reader::new(&other, SMALL).unwrap_err(), Errno::INVAL);
+    }
+
+    #[test]
+    fn a_position_that_cannot_be_ends_the_writer() {
+        // Beyond what was written, and before what was read.
+        for head in [1 << 40, u64::MAX, u64::from(SMALL) * 100, 64] {
+            let (mut writer, mut reader) = ring();
+            for _ in 0..70 {
+                assert_eq!(write(&mut writer, &[vec![1; 1000]]).unwrap().lost, 0);
+                read(&mut reader, SMALL as usize).unwrap();
+            }
+            writer.ring.head().store(head, Ordering::Relaxed);
+            // Until the ring looks full, nobody asks where the reader is.
+            let results: Vec<_> = (0..70).map(|_| write(&mut writer, &[vec![1; 1000]])).collect();
+            assert!(results.contains(&Err(Broken)), "{head}");
+        }
+    }
+
+    #[test]
+    fn two_threads_lose_and_mix_up_nothing() {
+        const COUNT: usize = 200_000;
+        let (mut writer, mut reader) = ring();
+        let writing = thread::spawn(move || {
+            let (mut sent, mut full) = (0usize, 0usize);
+            while sent < COUNT {
+                let n = (1 + sent % 7).min(COUNT - sent);
+                let batch: Vec<_> = (sent..sent + n).map(|i| vec![i as u8; 8 + i % 200]).collect();
+                let lost = write(&mut writer, &batch).unwrap().lost;
+                sent += n - lost;
+                full += lost;
+                if lost > 0 {
+                    thread::yield_now();
+                }
+            }
+            full
+        });
+        let mut received = 0;
+        while received < COUNT {
+            for got in read(&mut reader, SMALL as usize / 4).unwrap() {
+                assert_eq!(got, vec![received as u8; 8 + received % 200]);
+                received += 1;
+            }
+            if received.is_multiple_of(5) {
+                thread::yield_now();
+            }
+        }
+        println!("full {} times", writing.join().unwrap());
+        assert_eq!(read(&mut reader, SMALL as usize).unwrap(), Vec::<Vec<u8>>::new());
+    }
+
+    proptest! {
+        /// A writer that writes anything: the reader ends, or reads packets of what it was given, and never more than there can be.
+        #[test]
+        fn whatever_the_writer_does_the_reader_stays_within_the_ring(
+            tails in prop::collection::vec(prop_oneof![
+                any::<u64>(),
+                0..u64::from(SMALL) + 256,
+                (0..1025u64).prop_map(|n| n * 64),
+            ], 1..8),
+            data in prop::collection::vec((0..1024u64, prop_oneof![any::<u64>(), 0..9000u64]), 0..64),
+            start in 0..8u64,
+        ) {
+            let (writer, mut reader) = ring();
+            let start = start * 64 + u64::from(SMALL) * 3 - 256;
+            reader.head = start;
+            for (line, value) in data {
+                writer.ring.copy_in(line * 64, &value.to_ne_bytes());
+            }
+            for tail in tails {
+                let tail = start.wrapping_add(tail);
+                writer.ring.tail().store(tail, Ordering::Relaxed);
+                let before = reader.head;
+                match read(&mut reader, SMALL as usize) {
+                    Ok(packets) => {
+                        let bytes: usize = packets.iter().map(|packet| record_len(packet.len())).sum();
+                        prop_assert!(packets.iter().all(|packet| (1..=LONGEST).contains(&packet.len())));
+                        prop_assert_eq!(reader.head, before + bytes as u64);
+                        prop_assert!(bytes as u64 <= tail.wrapping_sub(before));
+                    }
+                    Err(Broken) => prop_assert_eq!(reader.head, before),
+                }
+            }
+        }
+    }
+}
