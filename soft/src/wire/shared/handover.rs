@@ -16,12 +16,13 @@ pub(crate) fn publish(tail: &AtomicU64, position: u64, sleeping: &AtomicU64) -> 
 
 /// The reader, who has read up to `position`, is about to sleep. Whether it may: there is nothing else to read.
 pub(crate) fn about_to_sleep(tail: &AtomicU64, position: u64, sleeping: &AtomicU64) -> bool {
-    sleeping.store(1, Ordering::Relaxed);
+    // Exchanged, not stored, as everywhere here: loom does not order a store after an exchange that read what the store overwrote.
+    sleeping.swap(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
     tail.load(Ordering::Relaxed) == position
 }
 
 /// The reader is awake: whoever writes need not wake it any more.
 pub(crate) fn awake(sleeping: &AtomicU64) {
-    sleeping.store(0, Ordering::Relaxed);
+    sleeping.swap(0, Ordering::Relaxed);
 }
