@@ -237,4 +237,36 @@ mod tests {
         drop(listener);
         assert_eq!(connect(address).unwrap_err(), Errno::CONNREFUSED);
     }
+
+    #[test]
+    fn neither_side_deals_with_another_user() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED neither_side_deals_with_another_user: only root can be another user");
+            return;
+        }
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let address = SocketAddr::from(([127, 78, high, low], 9));
+        let listener = listen(address).unwrap();
+        // A thread may be another user than its process.
+        let other = std::thread::spawn(move || {
+            rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(48_621)).unwrap();
+            assert_eq!(connect(address).unwrap_err(), Errno::PERM);
+            // One that does not care whom it connects with.
+            let socket = socket().unwrap();
+            rustix::net::connect(&socket, &name(address).unwrap()).unwrap();
+            socket
+        });
+        let _socket = other.join().unwrap();
+        for _ in 0..2 {
+            assert_eq!(
+                receive_hello(&accept(&listener).unwrap()).unwrap_err(),
+                Errno::PERM
+            );
+        }
+        let _ours = connect(address).unwrap();
+        assert_eq!(
+            receive_hello(&accept(&listener).unwrap()).unwrap_err(),
+            Errno::AGAIN
+        );
+    }
 }
