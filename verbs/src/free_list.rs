@@ -4,11 +4,8 @@
 //! counts its changes beside the index (R. K. Treiber's stack with a modification counter): so a thread that was held up between
 //! reading the head and replacing it notices that others took that index and gave it back meanwhile.
 
-#[cfg(not(adverb_loom))]
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-#[cfg(adverb_loom)]
-use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+// The model check (`tests/loom_free_list.rs`) includes this file, and has loom's there.
+use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// No index: the end of the stack.
 const NONE: u32 = u32::MAX;

@@ -54,6 +54,11 @@ mod status;
 mod wr;
 mod wr_id;
 
+/// The primitives of `free_list.rs`.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
+
 pub use adverb_types::{Gid, GidType, Lkey, Mtu, Psn, Qpn, Rkey};
 pub use attr::{AtomicSupport, DeviceAttr, DeviceInfo, GidEntry, LinkLayer, PortAttr, PortState};
 pub use bell::Bell;

@@ -9,6 +9,10 @@
 #[path = "../src/free_list.rs"]
 mod free_list;
 
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
+
 use std::sync::Arc;
 
 use free_list::FreeList;

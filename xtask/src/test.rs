@@ -30,7 +30,7 @@ const IBVERBS: [&str; 8] = [
 ];
 
 /// Packages whose hand-overs between threads are model-checked.
-const MODELS: [&str; 4] = ["-p", "adverb-progress", "-p", "adverb-verbs"];
+const MODELS: [&str; 6] = ["-p", "adverb-progress", "-p", "adverb-soft", "-p", "adverb-verbs"];
 
 /// One thing that must hold.
 struct Step {
