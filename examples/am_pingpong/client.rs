@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use adverb::{Context, Endpoint, EndpointErrorKind, SendError, Snapshot, Worker};
 use adverb_measure::{CpuClock, Latencies, PingPongRow, Wakes};
 
-use crate::options::{Options, Test, with_port};
+use crate::options::{Options, Test, resolve};
 use crate::report::Bar;
 use crate::wire::{PING, PONG, STREAM, STREAMED};
 
@@ -56,7 +56,7 @@ impl Client {
             }
         });
         Ok(Self {
-            endpoint: worker.connect(with_port(server))?,
+            endpoint: worker.connect(&*resolve(server)?)?,
             worker: worker.clone(),
             answered,
         })

@@ -1,6 +1,9 @@
 //! The command line.
 
+use std::net::{SocketAddr, ToSocketAddrs};
+
 use adverb::{Config, Mode};
+use anyhow::anyhow;
 use clap::{Parser, ValueEnum};
 
 /// The TCP port of the handshake, if none is given: perftest's.
@@ -10,19 +13,19 @@ const PORT: u16 = 18515;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "am_pingpong", version)]
 pub(crate) struct Options {
-    /// Serve clients at this TCP address, until stopped.
+    /// Serve clients at this TCP address, until stopped. Default port: 18515.
     #[arg(long, value_name = "ADDR", conflicts_with = "server")]
     pub(crate) listen: Option<String>,
-    /// The RDMA device. Default: ADVERB_DEVICE, else the first with an active port.
+    /// The RDMA device: rxe0, soft0, soft:10.0.0.2. Default: ADVERB_DEVICE, else the first real one with an active port, else soft0.
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
-    /// How to wait: poll, event or hybrid.
+    /// How to wait: poll, event or hybrid. Where both sides are played here, all three are.
     #[arg(long, default_value_t = Mode::Hybrid)]
     pub(crate) mode: Mode,
     /// What to measure.
     #[arg(long, value_enum, default_value_t = Test::Lat)]
     pub(crate) test: Test,
-    /// Bytes of a message, 16 MiB less 8 at most. Default: 8, for bw 65536.
+    /// Bytes of a message, less than 16 MiB. Default: 8, for bw 65536.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(..1 << 24))]
     pub(crate) size: Option<u32>,
     /// Messages to measure.
@@ -37,7 +40,7 @@ pub(crate) struct Options {
     /// Pause before each ping, in µs. Not part of the latency.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = counts(0))]
     pub(crate) gap_us: u64,
-    /// End after one client.
+    /// End after one client, with all connections that it makes.
     #[arg(long)]
     pub(crate) once: bool,
     /// Print one JSON object a line.
@@ -49,7 +52,7 @@ pub(crate) struct Options {
     /// Seconds to hold them, for idle.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = counts(1))]
     pub(crate) secs: u64,
-    /// The server to play with. Without it and without --listen, one is started here and all modes are played.
+    /// The server to play with, at port 18515 if no other is given. Without it and without --listen, one is started here and all modes are played.
     pub(crate) server: Option<String>,
 }
 
@@ -109,7 +112,7 @@ fn counts(least: u64) -> clap::builder::RangedU64ValueParser {
 }
 
 /// An address with a port: the default one if `address` has none.
-pub(crate) fn with_port(address: &str) -> String {
+fn with_port(address: &str) -> String {
     let has_port = match address.rsplit_once(':') {
         // IPv6 with a port is written [::1]:2000.
         Some((host, port)) => port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']')),
@@ -122,6 +125,14 @@ pub(crate) fn with_port(address: &str) -> String {
     } else {
         format!("{address}:{PORT}")
     }
+}
+
+/// The addresses that a name stands for, with the default port if it has none.
+pub(crate) fn resolve(address: &str) -> anyhow::Result<Vec<SocketAddr>> {
+    let found = with_port(address).to_socket_addrs();
+    let found =
+        found.map_err(|error| anyhow!("{address:?} is no address: {error}; give HOST or HOST:PORT"))?;
+    Ok(found.collect())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use adverb::{Context, Endpoint, EndpointErrorKind, Listener, WaitError, Worker};
 use adverb_measure::process_cpu_time;
 use anyhow::anyhow;
 
-use crate::options::{Options, with_port};
+use crate::options::{Options, resolve};
 use crate::wire::{COST, COST_IS, Cost, PING, PONG, STREAM, STREAMED};
 
 /// How often it looks whether it is to stop, while nothing happens.
@@ -44,7 +44,7 @@ impl Server {
         let worker = Arc::new(context.worker(options.config())?);
         // Before it listens, so that the first message finds its handler.
         answer(&worker);
-        let listener = worker.listen(with_port(address))?;
+        let listener = worker.listen(&*resolve(address)?)?;
         Ok(Self { worker, listener })
     }
 
@@ -52,7 +52,7 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves one client, or all until `stop`.
+    /// Serves one client, with all connections that it makes, or all clients until `stop`.
     pub(crate) fn serve(&self, once: bool, stop: &AtomicBool) -> anyhow::Result<()> {
         if once {
             self.serve_one(stop)
@@ -62,19 +62,26 @@ impl Server {
     }
 
     fn serve_one(&self, stop: &AtomicBool) -> anyhow::Result<()> {
-        let mut client = None;
-        while client.is_none() && !stop.load(Ordering::Relaxed) {
-            client = self.accept()?;
+        let mut clients: Vec<Endpoint> = Vec::new();
+        while clients.is_empty() && !stop.load(Ordering::Relaxed) {
+            clients.extend(self.accept()?);
         }
-        let Some(client) = client else { return Ok(()) };
+        let mut failed = Ok(());
         // `is_open` costs less than `error`, and this is asked for every message.
-        let over = || (!client.is_open() && client.error().is_some()) || stop.load(Ordering::Relaxed);
-        while !over() {
+        let is_over = |client: &Endpoint| !client.is_open() && client.error().is_some();
+        while !clients.is_empty() && !stop.load(Ordering::Relaxed) {
+            let over = || clients.iter().any(is_over) || stop.load(Ordering::Relaxed);
             in_time(self.worker.wait_until(LOOK, over))?;
+            clients.extend(std::iter::from_fn(|| self.listener.try_accept()));
+            let ended;
+            (ended, clients) = clients.into_iter().partition(is_over);
+            for failure in ended.iter().filter_map(failure) {
+                failed = Err(failure);
+            }
+            say_goodbye(&ended);
         }
-        let failure = failure(&client);
-        say_goodbye(&[client]);
-        failure.map_or(Ok(()), Err)
+        say_goodbye(&clients);
+        failed
     }
 
     fn serve_all(&self, stop: &AtomicBool) -> anyhow::Result<()> {

@@ -123,11 +123,15 @@ fn several_clients_play_at_once() {
 
 #[test]
 fn an_idle_server_tells_what_it_used() {
-    let (row, served) = beside_server("--test idle --endpoints 8 --secs 1", idle::measure);
-    served.unwrap();
-    let row = row.unwrap();
-    assert_eq!((row.endpoints, row.secs), (8, 1));
-    assert!(row.wakeups_per_s >= 0.0 && row.cpu_percent >= 0.0, "{row}");
+    // A client is all its connections: the server must not end after the first.
+    for once in ["", "--once"] {
+        let line = format!("--test idle --endpoints 8 --secs 1 {once}");
+        let (row, served) = beside_server(&line, idle::measure);
+        served.unwrap();
+        let row = row.unwrap();
+        assert_eq!((row.endpoints, row.secs), (8, 1));
+        assert!(row.wakeups_per_s >= 0.0 && row.cpu_percent >= 0.0, "{row}");
+    }
 }
 
 #[test]
@@ -156,6 +160,20 @@ fn a_server_that_stops_says_goodbye() {
         assert!(error.contains("closed by the peer"), "{error}");
         serving.join().unwrap().unwrap();
     });
+}
+
+#[test]
+fn a_name_that_stands_for_nothing_is_told() {
+    let (near, far) = contexts();
+    // A port is less than 65536, and no host has an empty name.
+    for name in ["127.0.0.1:99999", ""] {
+        let client = client::measure(&near, name, &options("")).unwrap_err();
+        let server = Server::listen(&far, name, &options("")).map(drop).unwrap_err();
+        for error in [client, server] {
+            let error = error.to_string();
+            assert!(error.contains(&format!("{name:?} is no address")), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::{Config, OpenError, Worker, WorkerError, gid, placement};
 /// Names the device to open, if the program does not.
 const DEVICE_VARIABLE: &str = "ADVERB_DEVICE";
 
-/// The environment variable that keeps the software device from shared memory, if it is `off`: then its packets can be seen on the interface.
+/// The environment variable that keeps the software device from shared memory, if it is `off`, `no`, `false` or `0`: then its packets can be seen on the interface.
 const SHARED_MEMORY_VARIABLE: &str = "ADVERB_SHARED_MEMORY";
 
 /// An opened device with a protection domain and the one reader of its asynchronous events.
@@ -124,7 +124,8 @@ impl ContextBuilder {
 
 /// The providers that this build has, the one preferred first.
 fn built_in_providers() -> Vec<Arc<dyn Provider>> {
-    let no_shared_memory = std::env::var(SHARED_MEMORY_VARIABLE).is_ok_and(|value| value == "off");
+    let no_shared_memory = std::env::var(SHARED_MEMORY_VARIABLE)
+        .is_ok_and(|value| ["off", "no", "false", "0"].contains(&&*value));
     let soft = SoftConfig::default().shared_memory(!no_shared_memory);
     vec![
         #[cfg(feature = "ibverbs")]

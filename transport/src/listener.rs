@@ -173,6 +173,7 @@ impl fmt::Debug for Listener {
 }
 
 fn accept_until_stopped(listener: &TcpListener, shared: &Arc<Shared>, worker: &Weak<Owner>) {
+    let mut failing = false;
     loop {
         let mut fds = [
             PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
@@ -187,11 +188,18 @@ fn accept_until_stopped(listener: &TcpListener, shared: &Arc<Shared>, worker: &W
             }
         }
         match listener.accept() {
-            Ok((stream, peer)) => start_handshake(shared, worker, stream, peer),
+            Ok((stream, peer)) => {
+                failing = false;
+                start_handshake(shared, worker, stream, peer);
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 // A connection that was reset meanwhile, or no descriptors left: others may fare better.
-                tracing::warn!(%error, "a connection could not be accepted");
+                if !failing {
+                    let address = shared.address;
+                    tracing::warn!(%error, %address, "connections cannot be accepted (for EMFILE raise `ulimit -n`); trying on");
+                }
+                failing = true;
                 std::thread::sleep(ACCEPT_PAUSE);
             }
         }

@@ -305,7 +305,7 @@ impl Hub {
                     let (_, connection) = self.greeting.swap_remove(at);
                     let taken = offer.and_then(|offer| self.take(epoll, token, connection, offer));
                     if let Err(errno) = taken {
-                        tracing::warn!(%errno, "an offer to share memory was refused");
+                        tracing::info!(%errno, "an offer to share memory was refused: those packets come over UDP");
                     }
                 }
             }
