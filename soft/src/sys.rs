@@ -60,14 +60,25 @@ fn segment_of(header: &libc::msghdr) -> Option<usize> {
     usize::try_from(segment).ok().filter(|segment| *segment > 0)
 }
 
-/// Sends `bytes` without waiting: as one datagram, or, with a `segment`, as datagrams of that length, of which the last may be shorter
-/// (UDP GSO, `udp(7)`; `sendmsg(2)`).
-pub(crate) fn send(
-    fd: BorrowedFd<'_>,
-    to: SocketAddr,
-    bytes: &[u8],
-    segment: Option<u16>,
-) -> Result<(), Errno> {
+/// Sends `bytes` as one datagram, without waiting (`sendto(2)`, which takes less than `sendmsg(2)`).
+pub(crate) fn send(fd: BorrowedFd<'_>, to: SocketAddr, bytes: &[u8]) -> Result<(), Errno> {
+    let (name, len) = Name::of(to);
+    // SAFETY: the bytes and the name are borrowed until the call returns, which only reads them.
+    let sent = unsafe {
+        libc::sendto(
+            fd.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            libc::MSG_DONTWAIT,
+            ptr::from_ref(&name.0).cast(),
+            len,
+        )
+    };
+    if sent < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// Sends `bytes` as datagrams of `segment` bytes, of which the last may be shorter, without waiting (UDP GSO, `udp(7)`; `sendmsg(2)`).
+pub(crate) fn send_run(fd: BorrowedFd<'_>, to: SocketAddr, bytes: &[u8], segment: u16) -> Result<(), Errno> {
     let (mut name, len) = Name::of(to);
     let mut piece = libc::iovec {
         // The system call only reads it.
@@ -76,25 +87,23 @@ pub(crate) fn send(
     };
     let mut control = Control::EMPTY;
     let mut header = header(&mut name, len, &mut piece);
-    if let Some(segment) = segment {
-        header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_control = control.0.as_mut_ptr().cast();
+    // SAFETY: it only computes.
+    header.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as _;
+    // SAFETY: the header's control buffer is there, and as long as it says.
+    let message = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
+    let value = libc::cmsghdr {
         // SAFETY: it only computes.
-        header.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as _;
-        // SAFETY: the header's control buffer is there, and as long as it says.
-        let message = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
-        let value = libc::cmsghdr {
-            // SAFETY: it only computes.
-            cmsg_len: unsafe { libc::CMSG_LEN(2) } as _,
-            cmsg_level: libc::SOL_UDP,
-            cmsg_type: libc::UDP_SEGMENT,
-        };
-        // SAFETY: the first control message of a buffer that has room for it.
-        unsafe { message.write(value) };
-        // SAFETY: the data of a control message lies behind it.
-        let data = unsafe { libc::CMSG_DATA(message) };
-        // SAFETY: there are two bytes of it.
-        unsafe { data.cast::<u16>().write_unaligned(segment) };
-    }
+        cmsg_len: unsafe { libc::CMSG_LEN(2) } as _,
+        cmsg_level: libc::SOL_UDP,
+        cmsg_type: libc::UDP_SEGMENT,
+    };
+    // SAFETY: the first control message of a buffer that has room for it.
+    unsafe { message.write(value) };
+    // SAFETY: the data of a control message lies behind it.
+    let data = unsafe { libc::CMSG_DATA(message) };
+    // SAFETY: there are two bytes of it.
+    unsafe { data.cast::<u16>().write_unaligned(segment) };
     // SAFETY: the header points to a name, a piece and a control buffer that live until the end of this function, and the piece to bytes that
     // are borrowed as long. sendmsg writes nothing.
     let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const header, libc::MSG_DONTWAIT) };

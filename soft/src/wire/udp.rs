@@ -68,7 +68,12 @@ impl UdpWire {
     /// Sends datagrams: one, or those of a run.
     fn send_all(&self, to: SocketAddr, bytes: &[u8], segment: Option<u16>) -> Result<(), Errno> {
         loop {
-            match sys::send(self.socket.as_fd(), to, bytes, segment) {
+            let socket = self.socket.as_fd();
+            let sent = match segment {
+                Some(segment) => sys::send_run(socket, to, bytes, segment),
+                None => sys::send(socket, to, bytes),
+            };
+            match sent {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS) if self.wait_for_room() => {}
                 other => return other,
