@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(b.received(), Vec::<Vec<u8>>::new());
         let end = End::new(provider.open("soft0").unwrap());
         end.soft().set_port_active(false);
-        let error = end.to_rtr(&b, link).unwrap_err();
+        let error = end.to_rtr(b.place(), link).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Os(101), "ENETUNREACH: {error}");
         assert!(b.soft().set_port_active(true));
         assert_eq!(

@@ -13,12 +13,10 @@ mod tests {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use adverb_soft::{SoftConfig, SoftCounters, SoftProvider};
-    use adverb_types::{Psn, Qpn};
-    use adverb_verbs::{
-        Access, AddressVector, InitAttr, Mtu, Provider, QpModify, RtrAttr, RtsAttr, SendFlags, WcStatus,
-    };
+    use adverb_types::Qpn;
+    use adverb_verbs::{Provider, QpModify, SendFlags, WcStatus};
 
-    use crate::common::{DEPTH, End, Link, pair, until};
+    use crate::common::{DEPTH, End, Link, Place, pair, until};
 
     /// Of a child: whether it shares memory, and as which user it runs.
     const SHARED: &str = "ADVERB_SOFT_TEST_SHARED";
@@ -54,40 +52,16 @@ mod tests {
         let ip: IpAddr = next().parse().unwrap();
         let port = next().parse().unwrap();
         let qpn = Qpn::truncating(next().parse().unwrap());
-        let steps = [
-            QpModify::Init(InitAttr {
-                port_num: 1,
-                pkey_index: 0,
-                access: Access::all(),
-            }),
-            QpModify::Rtr(RtrAttr {
-                ah: AddressVector {
-                    udp_port: Some(port),
-                    ..AddressVector::roce(1, 0, ip.into())
-                },
-                path_mtu: Mtu::Mtu1024,
-                dest_qpn: qpn,
-                rq_psn: Psn::new(7),
-                max_dest_rd_atomic: 4,
-                min_rnr_timer: 12,
-                access: None,
-                pkey_index: None,
-                alternate: None,
-            }),
-            QpModify::Rts(RtsAttr {
-                sq_psn: Psn::new(7),
-                timeout: 12,
-                retry_cnt: 3,
-                rnr_retry: 7,
-                max_rd_atomic: 4,
-                access: None,
-                min_rnr_timer: None,
-                alternate: None,
-            }),
-        ];
-        for step in steps {
-            end.qp.modify(&step).unwrap();
-        }
+        let peer = Place {
+            gid: ip.into(),
+            udp_port: Some(port),
+            qpn,
+        };
+        let link = Link {
+            retry_cnt: 3,
+            ..Link::default()
+        };
+        end.connect_to(peer, link);
     }
 
     /// Another process that sends back what it gets, until its standard input ends.

@@ -204,7 +204,7 @@ mod tests {
             End::new(provider.open("soft0").unwrap())
         };
         let (mut a, mut b) = (end(), end());
-        b.to_rtr(&a, Link::default()).unwrap();
+        b.to_rtr(a.place(), Link::default()).unwrap();
         b.receive(1);
         a.connect(&b, Link::default());
         a.send(b"hello", SendFlags::SIGNALED);

@@ -297,6 +297,22 @@ impl Outbox {
 }
 
 #[cfg(test)]
+impl Outbox {
+    /// These packets, each with what stands behind it.
+    fn of<'a>(longest: usize, packets: impl IntoIterator<Item = (&'a [u8], Option<[u8; 4]>)>) -> Self {
+        let mut outbox = Self::default();
+        for (packet, seal) in packets {
+            let emit = |out: &mut Vec<u8>| {
+                out.extend_from_slice(packet);
+                true
+            };
+            assert!(outbox.add(longest, emit, |_, _| seal));
+        }
+        outbox
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

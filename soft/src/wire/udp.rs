@@ -65,15 +65,10 @@ impl UdpWire {
         })
     }
 
-    /// Sends datagrams: one, or those of a run.
-    fn send_all(&self, to: SocketAddr, bytes: &[u8], segment: Option<u16>) -> Result<(), Errno> {
+    /// Lets `send` send datagrams, as often as it takes.
+    fn send_all(&self, send: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>) -> Result<(), Errno> {
         loop {
-            let socket = self.socket.as_fd();
-            let sent = match segment {
-                Some(segment) => sys::send_run(socket, to, bytes, segment),
-                None => sys::send(socket, to, bytes),
-            };
-            match sent {
+            match send(self.socket.as_fd()) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS) if self.wait_for_room() => {}
                 other => return other,
@@ -97,8 +92,11 @@ impl Wire for UdpWire {
         // As lost as on the way: it is sent again, and if that never helps, its request ends with an error.
         let lost = |errno| tracing::debug!(%errno, %to, "a packet could not be sent");
         for (bytes, segment, packets) in outbox.runs() {
-            if packets > 1 && self.takes_runs.load(Ordering::Relaxed) {
-                match self.send_all(to, bytes, u16::try_from(segment).ok()) {
+            if let Ok(segment) = u16::try_from(segment)
+                && packets > 1
+                && self.takes_runs.load(Ordering::Relaxed)
+            {
+                match self.send_all(|socket| sys::send_run(socket, to, bytes, segment)) {
                     Ok(()) => continue,
                     // A card that computes no checksums cannot cut runs either.
                     Err(Errno::INVAL | Errno::IO | Errno::OPNOTSUPP | Errno::MSGSIZE) => {
@@ -112,7 +110,7 @@ impl Wire for UdpWire {
                 }
             }
             for packet in bytes.chunks(segment) {
-                if let Err(errno) = self.send_all(to, packet, None) {
+                if let Err(errno) = self.send_all(|socket| sys::send(socket, to, packet)) {
                     lost(errno);
                 }
             }
@@ -171,16 +169,11 @@ mod tests {
     use super::*;
 
     fn outbox(packets: &[&[u8]]) -> Outbox {
-        let mut outbox = Outbox::default();
-        for packet in packets {
-            let (bytes, seal) = packet.split_last_chunk().unwrap();
-            let emit = |out: &mut Vec<u8>| {
-                out.extend_from_slice(bytes);
-                true
-            };
-            assert!(outbox.add(LONGEST_RUN, emit, |_, _| Some(*seal)));
-        }
-        outbox
+        let sealed = packets.iter().map(|packet| {
+            let (packet, seal) = packet.split_last_chunk().unwrap();
+            (packet, Some(*seal))
+        });
+        Outbox::of(LONGEST_RUN, sealed)
     }
 
     fn wires(ip: &str) -> (UdpWire, UdpWire) {

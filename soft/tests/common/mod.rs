@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adverb_soft::SoftDevice;
-use adverb_types::Psn;
+use adverb_types::{Gid, Psn, Qpn};
 use adverb_verbs::{
     Access, AddressVector, Buffer, CompChannel, Cq, CqInit, Device, InitAttr, Mtu, Pd, Provider, Qp, QpCaps,
     QpInit, QpModify, RecvQueue, Region, RtrAttr, RtsAttr, SendFlags, SendOp, SendQueue, SendRequest,
@@ -36,6 +36,14 @@ impl Default for Link {
             retry_cnt: 6,
         }
     }
+}
+
+/// What one needs to know of the other end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) gid: Gid,
+    pub(crate) udp_port: Option<u16>,
+    pub(crate) qpn: Qpn,
 }
 
 /// One end of a connection.
@@ -94,7 +102,20 @@ impl End {
         self.device.as_any().downcast_ref().unwrap()
     }
 
+    /// Where peers reach it.
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            gid: self.soft().gid(),
+            udp_port: self.device.gid_table(1).unwrap()[0].udp_port,
+            qpn: self.qp.qpn(),
+        }
+    }
+
     pub(crate) fn connect(&self, peer: &End, link: Link) {
+        self.connect_to(peer.place(), link);
+    }
+
+    pub(crate) fn connect_to(&self, peer: Place, link: Link) {
         self.to_rtr(peer, link).unwrap();
         self.qp
             .modify(&QpModify::Rts(RtsAttr {
@@ -110,7 +131,7 @@ impl End {
             .unwrap();
     }
 
-    pub(crate) fn to_rtr(&self, peer: &End, link: Link) -> Result<(), adverb_verbs::VerbsError> {
+    pub(crate) fn to_rtr(&self, peer: Place, link: Link) -> Result<(), adverb_verbs::VerbsError> {
         self.qp.modify(&QpModify::Init(InitAttr {
             port_num: 1,
             pkey_index: 0,
@@ -118,11 +139,11 @@ impl End {
         }))?;
         self.qp.modify(&QpModify::Rtr(RtrAttr {
             ah: AddressVector {
-                udp_port: peer.device.gid_table(1).unwrap()[0].udp_port,
-                ..AddressVector::roce(1, 0, peer.soft().gid())
+                udp_port: peer.udp_port,
+                ..AddressVector::roce(1, 0, peer.gid)
             },
             path_mtu: link.mtu,
-            dest_qpn: peer.qp.qpn(),
+            dest_qpn: peer.qpn,
             rq_psn: Psn::new(7),
             max_dest_rd_atomic: 4,
             min_rnr_timer: 12,

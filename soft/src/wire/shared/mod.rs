@@ -411,12 +411,7 @@ mod tests {
     }
 
     fn send(route: &Route, packet: &[u8]) {
-        let mut outbox = Outbox::default();
-        let emit = |out: &mut Vec<u8>| {
-            out.extend_from_slice(packet);
-            true
-        };
-        assert!(outbox.add(1, emit, |_, _| None));
+        let outbox = Outbox::of(1, [(packet, None)]);
         assert_eq!(route.link().unwrap().send(&outbox), 0);
     }
 
@@ -495,15 +490,7 @@ mod tests {
     fn datagrams_and_rings_do_not_starve_each_other() {
         let (a, b, c) = (wire(), wire(), wire());
         let route = link(&a, &b);
-        let mut datagram = Outbox::default();
-        datagram.add(
-            1,
-            |out| {
-                out.push(7);
-                true
-            },
-            |_, _| Some([0; 4]),
-        );
+        let datagram = Outbox::of(1, [(&[7][..], Some([0; 4]))]);
         let (mut by_ring, mut by_udp) = (0, 0);
         for _ in 0..4 * POLLS_PER_LOOK {
             send(&route, b"ring");
@@ -524,15 +511,7 @@ mod tests {
         let _route = link(&a, &b);
         (0..2 * UDP_POLLS).for_each(|_| assert_eq!(receive(&b), []));
         assert_eq!(b.hub.lock().udp_polls, 0, "nobody asks for datagrams any more");
-        let mut datagram = Outbox::default();
-        datagram.add(
-            1,
-            |out| {
-                out.push(7);
-                true
-            },
-            |_, _| Some([0; 4]),
-        );
+        let datagram = Outbox::of(1, [(&[7][..], Some([0; 4]))]);
         a.send(b.local(), &datagram);
         let got = (0..POLLS_PER_LOOK).find_map(|_| receive(&b).pop());
         assert_eq!(got, Some((a.local(), vec![7, 0, 0, 0, 0], true)));
