@@ -29,6 +29,7 @@ $b mount -t tmpfs tmpfs /root/dev/shm
 $b mount -t devpts devpts /root/dev/pts
 $b mount -t cgroup2 none /root/sys/fs/cgroup
 $b mount -t 9p -o $share,cache=none out /root/run/adverb || echo "guest: the run's folder cannot be mounted"
+for online in /root/sys/devices/system/cpu/cpu[1-9]*/online; do if [ -e $online ]; then echo 1 > $online; fi; done
 exec $b switch_root /root /bin/sh /run/adverb/start
 "#;
 

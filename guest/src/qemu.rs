@@ -57,6 +57,10 @@ pub(crate) struct Machine<'a> {
 ///   copy between kernel and program dearer.
 const EMULATED_CPU: &str = "max,-cx16,-la57,-smap,-smep,-pku";
 
+/// How the kernel starts: with one CPU, as it patches its own code while it boots, and QEMU lets other CPUs run half of a patch at times. The initramfs
+/// takes the others in.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 mitigations=off maxcpus=1 noreplace-smp";
+
 impl Machine<'_> {
     /// Starts QEMU. It dies with this process, whatever ends that.
     pub(crate) fn start(&self) -> Result<Child> {
@@ -99,7 +103,7 @@ impl Machine<'_> {
             "-initrd",
             &path(self.initramfs),
             "-append",
-            "console=ttyS0 quiet panic=-1 mitigations=off",
+            KERNEL_ARGUMENTS,
             "-serial",
             &format!("file:{}", path(&console)),
             "-fsdev",

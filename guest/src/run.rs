@@ -24,6 +24,10 @@ const GRACE: Duration = Duration::from_secs(20);
 /// How long a kernel may take to boot with the CPU's help before that counts as not working.
 const KVM_PROBE: Duration = Duration::from_secs(15);
 
+/// How often emulated guests are started if the kernel of one crashes before any command began. QEMU can run code that another CPU has just patched, as a
+/// kernel patches its own while it boots.
+const BOOTS: u32 = 3;
+
 /// How a run ends that a signal ended.
 const INTERRUPTED: &str = "interrupted: the guests were ended";
 
@@ -175,7 +179,9 @@ impl Guests {
             Some(accel) => accel,
             None => self.probe_kvm(&workspace, &cache, &image, &watch)?,
         };
-        self.run_with(&workspace, &cache, &image, accel, command, &watch)
+        until_booted(accel, || {
+            self.run_with(&workspace, &cache, &image, accel, command, &watch)
+        })
     }
 
     /// Finds out whether a kernel boots with the CPU's help: `/dev/kvm` alone does not tell.
@@ -202,7 +208,7 @@ impl Guests {
                 watch,
             );
             ensure!(!watch.interrupted(), INTERRUPTED);
-            if outcome.is_ok_and(|outcome| outcome.success()) {
+            if matches!(outcome, Ok(Run::Ended(outcome)) if outcome.success()) {
                 accel = Accel::Kvm;
             }
         }
@@ -218,7 +224,7 @@ impl Guests {
         accel: Accel,
         command: &Script,
         watch: &Watch,
-    ) -> Result<Outcome> {
+    ) -> Result<Run> {
         let folder = RunFolder::create(cache)?;
         self.write_files(folder.path(), workspace, command)?;
         let (lines, received) = mpsc::channel();
@@ -246,12 +252,14 @@ impl Guests {
             machines.0.push(machine.start()?);
         }
         drop(lines);
-        let outcome = self.collect(folder.path(), &mut machines, &received, watch)?;
-        if let Some(crash) = outcome.crash() {
-            eprintln!("guest: a guest's kernel crashed, which ended its commands:\n{crash}");
+        let run = self.collect(folder.path(), &mut machines, &received, watch)?;
+        if let Run::Ended(outcome) = &run {
+            if let Some(crash) = outcome.crash() {
+                eprintln!("guest: a guest's kernel crashed, which ended its commands:\n{crash}");
+            }
+            folder.keep_results(cache)?;
         }
-        folder.keep_results(cache)?;
-        Ok(outcome)
+        Ok(run)
     }
 
     fn write_files(&self, folder: &Path, workspace: &Path, command: &Script) -> Result<()> {
@@ -281,14 +289,14 @@ impl Guests {
         Ok(())
     }
 
-    /// Takes output and statuses until all guests are gone or the time is up.
+    /// Takes output and statuses until all guests are gone, one is gone that had not booted, or the time is up.
     fn collect(
         &self,
         folder: &Path,
         machines: &mut Machines,
         received: &Receiver<(u8, String)>,
         watch: &Watch,
-    ) -> Result<Outcome> {
+    ) -> Result<Run> {
         let started = Instant::now();
         let mut hosts = vec![HostOutcome::default(); self.layout.hosts().into()];
         let mut deadline = started + self.time_limit;
@@ -320,7 +328,16 @@ impl Guests {
                 deadline = deadline.min(Instant::now() + GRACE);
             }
             ensure!(!watch.interrupted(), INTERRUPTED);
-            if machines.all_ended()? {
+            let ended = machines.ended()?;
+            if ended
+                .iter()
+                .zip(1..)
+                .any(|(ended, guest)| *ended && !is_ready(folder, guest))
+            {
+                // The other one waits for it.
+                machines.end();
+            }
+            if ended.iter().all(|ended| *ended) {
                 break;
             }
             if Instant::now() >= deadline {
@@ -339,15 +356,51 @@ impl Guests {
         for (i, host) in hosts.iter_mut().enumerate() {
             host.status = host.status.or_else(|| status_of(folder, i + 1));
         }
-        let booted = (1..=self.layout.guests()).all(|guest| folder.join(format!("ready-{guest}")).exists());
-        if !booted {
-            bail!("a guest did not come up:\n{}", tails(folder));
-        }
         let dmesg = (1..=self.layout.guests())
             .map(|guest| kernel_log(folder, guest))
             .collect();
-        Ok(Outcome { hosts, dmesg })
+        let outcome = Outcome { hosts, dmesg };
+        if (1..=self.layout.guests()).all(|guest| is_ready(folder, guest)) {
+            return Ok(Run::Ended(outcome));
+        }
+        let crash = outcome.crash().map(str::to_owned);
+        Ok(crash.map_or_else(|| Run::NeverBegan(tails(folder)), Run::CrashedBooting))
     }
+}
+
+/// How one start of the guests ended.
+#[derive(Debug)]
+enum Run {
+    /// All booted, and the commands ran as far as they did.
+    Ended(Outcome),
+    /// A kernel crashed before the commands began: what it said.
+    CrashedBooting(String),
+    /// A guest did not come up, and no crash is why: what QEMU and the kernels said last.
+    NeverBegan(String),
+}
+
+/// Starts guests until all of them booted, [`BOOTS`] times at most if they are emulated. No command has begun where one is started again.
+fn until_booted(accel: Accel, mut start: impl FnMut() -> Result<Run>) -> Result<Outcome> {
+    let boots = if accel == Accel::Tcg { BOOTS } else { 1 };
+    let mut boot = 1;
+    loop {
+        match start()? {
+            Run::Ended(outcome) => return Ok(outcome),
+            Run::CrashedBooting(said) if boot < boots => {
+                eprintln!(
+                    "guest: a kernel crashed under emulation as it booted (start {boot} of {boots}), and no command has begun: starting again\n{said}"
+                );
+            }
+            Run::CrashedBooting(said) => bail!("a guest's kernel crashed at each of {boot} starts:\n{said}"),
+            Run::NeverBegan(said) => bail!("a guest did not come up:\n{said}"),
+        }
+        boot += 1;
+    }
+}
+
+/// Whether guest number `guest` has booted. Commands begin when all have.
+fn is_ready(folder: &Path, guest: u8) -> bool {
+    folder.join(format!("ready-{guest}")).exists()
 }
 
 /// What a guest's kernel said: its log if the guest ended by itself, else what reached its console, an oops for one.
@@ -410,13 +463,10 @@ fn listen(folder: &Path, host: u8, lines: Sender<(u8, String)>) -> Result<PathBu
 struct Machines(Vec<Child>);
 
 impl Machines {
-    fn all_ended(&mut self) -> Result<bool> {
-        for child in &mut self.0 {
-            if child.try_wait().context("waiting for QEMU")?.is_none() {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+    /// By guest, the first one first.
+    fn ended(&mut self) -> Result<Vec<bool>> {
+        let ended = |child: &mut Child| Ok(child.try_wait().context("waiting for QEMU")?.is_some());
+        self.0.iter_mut().map(ended).collect()
     }
 
     fn end(&mut self) {
@@ -462,6 +512,32 @@ mod tests {
             assert_eq!(outcome.status(), expected, "{statuses:?}");
             assert_eq!(outcome.success(), expected == 0, "{statuses:?}");
         }
+    }
+
+    #[test]
+    fn emulated_guests_are_started_again_after_a_crash_while_booting_and_after_nothing_else() {
+        let started = |accel, ends: &dyn Fn(u32) -> Run| {
+            let mut starts = 0;
+            let result = until_booted(accel, || {
+                starts += 1;
+                Ok(ends(starts))
+            });
+            (starts, result.map_err(|error| error.to_string()))
+        };
+        let crash = |_| Run::CrashedBooting("oops".into());
+        let ended = || Run::Ended(outcome(&[Some(7)], ""));
+
+        let (starts, result) = started(Accel::Tcg, &|start| if start == 1 { crash(1) } else { ended() });
+        assert_eq!((starts, result.map(|outcome| outcome.status())), (2, Ok(7)));
+        let (starts, result) = started(Accel::Tcg, &|_| ended());
+        assert_eq!((starts, result.map(|outcome| outcome.status())), (1, Ok(7)));
+        for (accel, expected) in [(Accel::Tcg, BOOTS), (Accel::Kvm, 1)] {
+            let (starts, result) = started(accel, &crash);
+            assert_eq!(starts, expected);
+            assert!(result.is_err_and(|error| error.contains("oops")), "{accel:?}");
+        }
+        let (starts, result) = started(Accel::Tcg, &|_| Run::NeverBegan("no network".into()));
+        assert!(starts == 1 && result.is_err_and(|error| error.contains("no network")));
     }
 
     #[test]
