@@ -166,18 +166,22 @@ impl Decider {
         }
     }
 
-    /// Whether an empty pass that ended now would be followed by another one, with nothing armed: then a pass may poll several rounds.
-    pub fn spins(&self, now: Instant) -> bool {
-        let waited = self
-            .empty_since
-            .map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        self.spin_budget().is_none_or(|budget| waited < budget)
+    /// Whether an empty pass that ended now would be followed by another one, with nothing armed: then a pass may poll several rounds. `now` is called
+    /// if that depends on the time.
+    pub fn spins(&self, now: impl FnOnce() -> Instant) -> bool {
+        self.spin_budget().is_none_or(|budget| {
+            let waited = self
+                .empty_since
+                .map(|since| now().saturating_duration_since(since));
+            waited.unwrap_or_default() < budget
+        })
     }
 
-    /// Takes the result of a pass over all queues that ended at `now`, and says what to do.
+    /// Takes the result of a pass over all queues, and says what to do. `now` gives the moment when the pass ended; it is not called where that does not
+    /// matter: completions that poll mode finds have no gaps between them that a spin budget could learn from.
     ///
     /// A caller that only wanted the pass may ignore the action.
-    pub fn polled(&mut self, pass: &Pass, now: Instant) -> Action {
+    pub fn polled(&mut self, pass: &Pass, now: impl FnOnce() -> Instant) -> Action {
         self.counters.polled(pass.rounds, pass.completions);
         let woken = self.woken.take();
         if pass.completions > 0 {
@@ -185,6 +189,7 @@ impl Decider {
             return Action::Poll;
         }
         self.found_nothing(woken);
+        let now = now();
         let since = *self.empty_since.get_or_insert_with(|| {
             self.spinning = true;
             now
@@ -260,17 +265,22 @@ impl Decider {
         self.woken = Some(reason);
     }
 
-    fn found(&mut self, completions: usize, woken: Option<WakeReason>, now: Instant) {
-        if let Some(since) = self.empty_since.take() {
-            if self.spinning {
-                self.counters.spun(now.saturating_duration_since(since));
+    fn found(&mut self, completions: usize, woken: Option<WakeReason>, now: impl FnOnce() -> Instant) {
+        // In poll mode all the time between is spun through, and when it ends is asked when there is something to add up.
+        let empty_since = self.empty_since.take();
+        if self.mode != Mode::Poll || self.spinning {
+            let now = now();
+            if let Some(since) = empty_since {
+                if self.spinning {
+                    self.counters.spun(now.saturating_duration_since(since));
+                }
+                if let Some(last) = self.last_found {
+                    self.spin.observe_gap(now.saturating_duration_since(last));
+                }
             }
-            if let Some(last) = self.last_found {
-                self.spin.observe_gap(now.saturating_duration_since(last));
-            }
+            self.last_found = Some(now);
         }
         self.spinning = false;
-        self.last_found = Some(now);
         match woken {
             None => self.counters.woke(WakeReason::Spin),
             Some(WakeReason::Event) => self.safety_first = longer(self.safety_first),

@@ -50,6 +50,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
 use crate::counters::{Counters, WakeReason};
+use crate::deadline::Deadline;
 use crate::decide::{Action, Decider, Mode, Pass, Queue};
 use crate::signal::Notifier;
 
@@ -57,6 +58,8 @@ use crate::signal::Notifier;
 const BATCH: usize = 32;
 /// Unacknowledged events at which a queue's events are acknowledged.
 const ACK_BATCH: u32 = 64;
+/// Passes in a row that find something until one looks at timers all the same.
+const BUSY_PASSES_PER_LOOK: u32 = 16;
 /// How often a spinning thread polls before it looks at the clock, at timers and at whether to go on: all of that costs more than a poll.
 const ROUNDS_PER_TURN: u32 = 16;
 /// Turns in vain after which a spinning thread gives way. Without it, a woken peer that the scheduler put on this very CPU, or the kernel's
@@ -141,6 +144,8 @@ pub struct Engine {
     /// The sleep that `prepare_sleep` began: until when, and what its end means.
     prepared: Option<(Instant, WakeReason)>,
     turns_in_vain: u32,
+    /// Passes since the last look at timers.
+    busy_passes: u32,
 }
 
 impl Engine {
@@ -160,6 +165,7 @@ impl Engine {
             flush_expected: false,
             prepared: None,
             turns_in_vain: 0,
+            busy_passes: 0,
         })
     }
 
@@ -193,9 +199,9 @@ impl Engine {
     /// [`ProgressError`] if a queue is in error.
     pub fn poll<H: Handler>(&mut self, handler: &mut H) -> Result<usize, ProgressError> {
         self.rouse();
-        let pass = self.pass(handler, Instant::now(), None, 1)?;
+        let pass = self.pass(handler, &mut Now::default(), &Deadline::never(), 1)?;
         // Not this caller's to act upon.
-        let _ = self.decider.polled(&pass, Instant::now());
+        let _ = self.decider.polled(&pass, Instant::now);
         Ok(pass.completions)
     }
 
@@ -206,12 +212,38 @@ impl Engine {
     ///
     /// # Errors
     /// [`ProgressError`] if a queue, a channel or the system fails; what was found until then has been handled.
-    pub fn step<H: Handler>(
-        &mut self,
-        handler: &mut H,
-        deadline: Option<Instant>,
-    ) -> Result<(), ProgressError> {
-        self.turn(handler, deadline).map(drop)
+    pub fn step<H: Handler>(&mut self, handler: &mut H, deadline: &Deadline) -> Result<(), ProgressError> {
+        self.rouse();
+        let mut now = Now::default();
+        loop {
+            let rounds = if self.decider.spins(|| now.get()) {
+                ROUNDS_PER_TURN
+            } else {
+                1
+            };
+            let pass = self.pass(handler, &mut now, deadline, rounds)?;
+            if pass.completions > 0 {
+                // Handling them took its time.
+                now = Now::default();
+            }
+            match self.decider.polled(&pass, || now.get()) {
+                Action::Poll => {
+                    self.give_way(pass.completions == 0 && pass.rounds == ROUNDS_PER_TURN);
+                    return Ok(());
+                }
+                Action::Arm { recv, send } => {
+                    self.arm(recv, send)?;
+                    now = Now::default();
+                }
+                Action::Sleep { until, timeout } => {
+                    if self.fall_asleep(handler) {
+                        let ready = self.look(Some(until.saturating_duration_since(now.get())))?;
+                        self.wake(ready, until, timeout)?;
+                    }
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// Drives until `done` says so (`true`) or `deadline` has passed (`false`).
@@ -224,18 +256,16 @@ impl Engine {
     pub fn wait_until<H: Handler>(
         &mut self,
         handler: &mut H,
-        deadline: Option<Instant>,
+        deadline: &Deadline,
         mut done: impl FnMut(&mut H) -> bool,
     ) -> Result<bool, ProgressError> {
-        loop {
-            if done(handler) {
-                return Ok(true);
+        while !done(handler) {
+            if deadline.has_come() {
+                return Ok(false);
             }
-            let now = self.turn(handler, deadline)?;
-            if deadline.is_some_and(|deadline| deadline <= now) {
-                return Ok(done(handler));
-            }
+            self.step(handler, deadline)?;
         }
+        Ok(true)
     }
 
     /// A new descriptor that is readable whenever the engine has an event or a command to take: an `epoll(7)` over both
@@ -268,8 +298,8 @@ impl Engine {
     pub fn prepare_sleep<H: Handler>(&mut self, handler: &mut H) -> Result<Prepared, ProgressError> {
         self.rouse();
         loop {
-            let pass = self.pass(handler, Instant::now(), None, 1)?;
-            match self.decider.polled(&pass, Instant::now()) {
+            let pass = self.pass(handler, &mut Now::default(), &Deadline::never(), 1)?;
+            match self.decider.polled(&pass, Instant::now) {
                 Action::Poll => return Ok(Prepared::Ready),
                 Action::Arm { recv, send } => self.arm(recv, send)?,
                 Action::Sleep { until, timeout } => {
@@ -305,52 +335,12 @@ impl Engine {
         Ok(())
     }
 
-    /// A turn, and the last look at the clock.
-    fn turn<H: Handler>(
-        &mut self,
-        handler: &mut H,
-        deadline: Option<Instant>,
-    ) -> Result<Instant, ProgressError> {
-        self.rouse();
-        let mut now = Instant::now();
-        loop {
-            let rounds = if self.decider.spins(now) {
-                ROUNDS_PER_TURN
-            } else {
-                1
-            };
-            let pass = self.pass(handler, now, deadline, rounds)?;
-            // Gaps between completions matter for spinning only, and poll mode always spins.
-            if pass.completions > 0 && self.mode() != Mode::Poll {
-                now = Instant::now();
-            }
-            match self.decider.polled(&pass, now) {
-                Action::Poll => {
-                    self.give_way(pass.completions == 0 && pass.rounds == ROUNDS_PER_TURN);
-                    return Ok(now);
-                }
-                Action::Arm { recv, send } => {
-                    self.arm(recv, send)?;
-                    now = Instant::now();
-                }
-                Action::Sleep { until, timeout } => {
-                    if self.fall_asleep(handler) {
-                        let ready = self.look(Some(until.saturating_duration_since(now)))?;
-                        self.wake(ready, until, timeout)?;
-                        now = Instant::now();
-                    }
-                    return Ok(now);
-                }
-            }
-        }
-    }
-
-    /// Polls both queues until something is found, `rounds` times at most, then runs timers.
+    /// Polls both queues until something is found, `rounds` times at most, then runs timers: each time that nothing was found, and now and then else.
     fn pass<H: Handler>(
         &mut self,
         handler: &mut H,
-        now: Instant,
-        deadline: Option<Instant>,
+        now: &mut Now,
+        deadline: &Deadline,
         rounds: u32,
     ) -> Result<Pass, ProgressError> {
         let (mut polled, mut completions) = (0, 0);
@@ -358,19 +348,29 @@ impl Engine {
             polled += 1;
             completions = self.take(Queue::Recv, handler)? + self.take(Queue::Send, handler)?;
         }
+        if completions > 0 {
+            // What comes next is another pass. Timers are due by milliseconds: a look at the clock for each completion would cost more than it.
+            self.busy_passes += 1;
+            if self.busy_passes < BUSY_PASSES_PER_LOOK {
+                return Ok(Pass {
+                    completions,
+                    rounds: polled,
+                    ..Pass::default()
+                });
+            }
+        }
+        self.busy_passes = 0;
         let mut next_timer = handler.next_timer();
-        if next_timer.is_some_and(|timer| timer <= now) {
-            handler.on_timer(now);
+        if next_timer.is_some_and(|timer| timer <= now.get()) {
+            handler.on_timer(now.get());
             next_timer = handler.next_timer();
         }
+        let deadline = deadline.moment(|| now.get());
         Ok(Pass {
             completions,
             rounds: polled,
             outstanding_sends: handler.outstanding_sends(),
-            next_timer: match (next_timer, deadline) {
-                (Some(timer), Some(deadline)) => Some(timer.min(deadline)),
-                (timer, deadline) => timer.or(deadline),
-            },
+            next_timer: [next_timer, deadline].into_iter().flatten().min(),
         })
     }
 
@@ -506,6 +506,16 @@ impl Engine {
         if self.prepared.take().is_some() && self.notifier.state().wake_up() {
             self.notifier.silence();
         }
+    }
+}
+
+/// The time, from the first look at the clock on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Now(Option<Instant>);
+
+impl Now {
+    fn get(&mut self) -> Instant {
+        *self.0.get_or_insert_with(Instant::now)
     }
 }
 

@@ -13,12 +13,12 @@
 //! What it is not: it knows no message and no queue pair. Those are the [`Handler`]'s.
 //!
 //! ```no_run
-//! use adverb_progress::{CqSource, Engine, Handler, Mode, ProgressError};
+//! use adverb_progress::{CqSource, Deadline, Engine, Handler, Mode, ProgressError};
 //!
 //! fn run(recv: CqSource, send: CqSource, handler: &mut impl Handler) -> Result<(), ProgressError> {
 //!     let mut engine = Engine::new(recv, send, Mode::Hybrid)?;
 //!     let stop = engine.notifier().clone(); // stop.wake() from another thread, after making `done` true
-//!     engine.wait_until(handler, None, |_| false)?;
+//!     engine.wait_until(handler, &Deadline::never(), |_| false)?;
 //!     println!("{:?}", engine.counters().snapshot());
 //!     Ok(())
 //! }
@@ -29,6 +29,7 @@
 mod affinity;
 mod counters;
 mod cpu_list;
+mod deadline;
 mod decide;
 mod drive;
 mod placement;
@@ -40,6 +41,7 @@ mod sync;
 pub use affinity::{AffinityError, confine_current_thread, read_topology};
 pub use counters::{Counters, Snapshot, WakeReason, Wakes};
 pub use cpu_list::{BadCpuList, CpuList};
+pub use deadline::Deadline;
 pub use decide::{Action, Decider, Mode, Pass, Queue, SAFETY_FIRST, SAFETY_LONGEST, UnknownMode};
 pub use drive::{CqSource, Engine, Handler, Prepared, ProgressError};
 pub use placement::{Locality, Plan, Topology};

@@ -24,7 +24,8 @@ use std::ops::{Deref, DerefMut};
 use std::task::Waker;
 use std::time::Instant;
 
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, ThreadId, current, lock, wait};
+use crate::Deadline;
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, ThreadId, lock, this_thread, wait};
 
 /// The progress role and what belongs to its holder alone: the engine, and whatever handles its completions.
 pub struct Role<T> {
@@ -76,37 +77,47 @@ impl<T> Role<T> {
         if state.holder.is_some() {
             return None;
         }
-        state.holder = Some(current().id());
+        state.holder = Some(this_thread());
         drop(state);
         Some(self.guard())
     }
 
     /// Whether this thread holds the role, so that blocking on progress would be waiting for itself.
     pub fn held_by_current_thread(&self) -> bool {
-        lock(&self.state).holder == Some(current().id())
+        lock(&self.state).holder == Some(this_thread())
     }
 
     /// Blocks until `done` returns something, driving progress whenever the role is free and parked while it is not.
     ///
     /// `drive` makes one turn ([`crate::Engine::step`]) and may sleep, until `deadline` at most. `done` is asked before
     /// anything else, after each turn, and after each [`Waiter::notify`]. Whoever makes it true
-    /// notifies `waiter` afterwards; a thread that is not the holder also calls [`crate::Notifier::wake`], since the waiter may be the
-    /// holder, asleep in `drive`. A waiter serves one thread at a time, and may be used again.
+    /// notifies the waiter afterwards; a thread that is not the holder also calls [`crate::Notifier::wake`], since the waiter may be the
+    /// holder, asleep in `drive`.
+    ///
+    /// `register` gives the waiter, and sees to it that it will be notified; it is called once, if somebody else has the role. A waiter serves one
+    /// thread at a time, and may be used again.
     ///
     /// # Errors
-    /// [`WaitError::WouldDeadlock`] at once if this thread holds the role; [`WaitError::TimedOut`] after `deadline`;
-    /// [`WaitError::Progress`] with the error of `drive`.
-    pub fn wait<R, E>(
+    /// [`WaitError::WouldDeadlock`] if this thread holds the role; [`WaitError::TimedOut`] after `deadline`, but not before the role was driven once
+    /// if it was free; [`WaitError::Progress`] with the error of `drive`.
+    pub fn wait<W: AsRef<Waiter>, R, E>(
         &self,
-        waiter: &Waiter,
-        deadline: Option<Instant>,
+        register: impl FnOnce() -> W,
+        deadline: &Deadline,
         mut done: impl FnMut() -> Option<R>,
-        mut drive: impl FnMut(&mut T) -> Result<(), E>,
+        drive: impl FnMut(&mut T) -> Result<(), E>,
     ) -> Result<R, WaitError<E>> {
+        if let Some(value) = done() {
+            return Ok(value);
+        }
+        if let Some(mut guard) = self.try_acquire() {
+            return drive_until(&mut *guard, deadline, done, drive);
+        }
         if self.held_by_current_thread() {
             return Err(WaitError::WouldDeadlock);
         }
-        let timed_out = || deadline.is_some_and(|deadline| deadline <= Instant::now());
+        let registered = register();
+        let waiter = registered.as_ref();
         // An offer this thread has not acted upon yet; passed on however it leaves.
         let mut offer = Offer {
             role: self,
@@ -116,26 +127,17 @@ impl<T> Role<T> {
             if let Some(value) = done() {
                 return Ok(value);
             }
-            if timed_out() {
+            if deadline.has_come() {
                 return Err(WaitError::TimedOut);
             }
             let guard = self.acquire_or_queue(waiter);
             // Taken, or somebody holds it who will offer it again.
             offer.pending = false;
-            let Some(mut guard) = guard else {
-                waiter.park(deadline);
-                offer.pending = self.leave_queue(waiter);
-                continue;
-            };
-            loop {
-                drive(&mut guard)?;
-                if let Some(value) = done() {
-                    return Ok(value);
-                }
-                if timed_out() {
-                    return Err(WaitError::TimedOut);
-                }
+            if let Some(mut guard) = guard {
+                return drive_until(&mut *guard, deadline, done, drive);
             }
+            waiter.park(deadline);
+            offer.pending = self.leave_queue(waiter);
         }
     }
 
@@ -173,7 +175,7 @@ impl<T> Role<T> {
             state.parked.push_back(waiter.clone());
             return None;
         }
-        state.holder = Some(current().id());
+        state.holder = Some(this_thread());
         drop(state);
         Some(self.guard())
     }
@@ -207,6 +209,24 @@ impl<T> Role<T> {
             next.notify();
         } else if let Some(driver) = driver {
             driver.wake();
+        }
+    }
+}
+
+/// Drives until `done` returns something.
+fn drive_until<T, R, E>(
+    value: &mut T,
+    deadline: &Deadline,
+    mut done: impl FnMut() -> Option<R>,
+    mut drive: impl FnMut(&mut T) -> Result<(), E>,
+) -> Result<R, WaitError<E>> {
+    loop {
+        drive(value)?;
+        if let Some(value) = done() {
+            return Ok(value);
+        }
+        if deadline.has_come() {
+            return Err(WaitError::TimedOut);
         }
     }
 }
@@ -309,18 +329,24 @@ impl Waiter {
     }
 
     /// Parks until notified, `deadline` at most, and takes the notification.
-    fn park(&self, deadline: Option<Instant>) {
+    fn park(&self, deadline: &Deadline) {
         let mut notified = lock(&self.0.notified);
         while !*notified {
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            if deadline.has_come() {
                 return;
             }
-            notified = wait(&self.0.condvar, notified, deadline);
+            notified = wait(&self.0.condvar, notified, deadline.moment(Instant::now));
         }
         *notified = false;
     }
 
     fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl AsRef<Self> for Waiter {
+    fn as_ref(&self) -> &Self {
+        self
     }
 }

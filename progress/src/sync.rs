@@ -7,7 +7,15 @@ mod primitives {
 
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
     pub(crate) use std::sync::atomic::{AtomicU32, Ordering, fence};
-    pub(crate) use std::thread::{ThreadId, current};
+    pub(crate) use std::thread::ThreadId;
+
+    /// Who this is, kept: asking each time would count a reference up and down.
+    pub(crate) fn this_thread() -> ThreadId {
+        thread_local!(static ID: ThreadId = std::thread::current().id());
+        // While the thread ends there is no such place any more.
+        ID.try_with(|id| *id)
+            .unwrap_or_else(|_| std::thread::current().id())
+    }
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock()
@@ -36,7 +44,11 @@ mod primitives {
 
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering, fence};
     pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
-    pub(crate) use loom::thread::{ThreadId, current};
+    pub(crate) use loom::thread::ThreadId;
+
+    pub(crate) fn this_thread() -> ThreadId {
+        loom::thread::current().id()
+    }
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -56,5 +68,5 @@ mod primitives {
 pub(crate) use std::sync::Arc;
 
 pub(crate) use primitives::{
-    AtomicU32, Condvar, Mutex, MutexGuard, Ordering, ThreadId, current, fence, lock, wait,
+    AtomicU32, Condvar, Mutex, MutexGuard, Ordering, ThreadId, fence, lock, this_thread, wait,
 };

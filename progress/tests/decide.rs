@@ -101,7 +101,7 @@ impl World {
             outstanding_sends: self.outstanding,
             next_timer: self.timer,
         };
-        match self.decider.polled(&pass, self.now) {
+        match self.decider.polled(&pass, || self.now) {
             Action::Poll => {}
             Action::Arm { recv, send } => {
                 self.armed |= recv;
@@ -296,7 +296,7 @@ fn the_send_queue_is_armed_once_and_only_while_work_is_outstanding() {
         ..idle
     };
     assert_eq!(
-        decider.polled(&idle, now),
+        decider.polled(&idle, || now),
         Action::Arm {
             recv: true,
             send: false
@@ -304,18 +304,18 @@ fn the_send_queue_is_armed_once_and_only_while_work_is_outstanding() {
     );
     decider.armed(true, false, ARM);
     assert_eq!(
-        decider.polled(&busy, now),
+        decider.polled(&busy, || now),
         Action::Arm {
             recv: false,
             send: true
         }
     );
     decider.armed(false, true, ARM);
-    assert!(matches!(decider.polled(&busy, now), Action::Sleep { .. }));
+    assert!(matches!(decider.polled(&busy, || now), Action::Sleep { .. }));
     decider.event(Queue::Send);
     decider.woken(WakeReason::Event, Duration::ZERO);
     assert_eq!(
-        decider.polled(&busy, now),
+        decider.polled(&busy, || now),
         Action::Arm {
             recv: false,
             send: true
@@ -388,7 +388,7 @@ proptest! {
                 Happening::Pass { completions, outstanding, timer } => {
                     let timer = timer.map(|ns| now + Duration::from_nanos(ns));
                     let pass = Pass { completions, rounds: 1, outstanding_sends: outstanding, next_timer: timer };
-                    match decider.polled(&pass, now) {
+                    match decider.polled(&pass, || now) {
                         Action::Poll => {}
                         Action::Arm { recv: arm_recv, send: arm_send } => {
                             prop_assert!(mode != Mode::Poll && completions == 0);

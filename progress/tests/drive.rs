@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adverb_progress::{Engine, Mode, Prepared, Queue, Role, WaitError, Waiter};
+use adverb_progress::{Deadline, Engine, Mode, Prepared, Queue, Role, WaitError, Waiter};
 use adverb_verbs::WcStatus;
 use fake::{FakeCq, Recorder};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -39,10 +39,12 @@ fn bench(mode: Mode) -> Bench {
 impl Bench {
     /// Drives until so many completions were handled in all.
     fn until_seen(&mut self, count: usize) {
-        let deadline = Some(Instant::now() + FOREVER);
+        let deadline = Deadline::after(FOREVER);
         let done = self
             .engine
-            .wait_until(&mut self.handler, deadline, |handler| handler.seen.len() >= count)
+            .wait_until(&mut self.handler, &deadline, |handler| {
+                handler.seen.len() >= count
+            })
             .unwrap();
         assert!(done, "{:?}", self.engine.counters().snapshot());
     }
@@ -113,11 +115,11 @@ fn a_thousand_messages_between_two_threads_lose_no_wake_in_any_mode() {
 #[test]
 fn poll_mode_neither_arms_nor_sleeps_and_keeps_the_callers_deadline() {
     let mut bench = bench(Mode::Poll);
-    let deadline = Some(Instant::now() + Duration::from_millis(5));
+    let deadline = Deadline::after(Duration::from_millis(5));
     assert!(
         !bench
             .engine
-            .wait_until(&mut bench.handler, deadline, |_| false)
+            .wait_until(&mut bench.handler, &deadline, |_| false)
             .unwrap()
     );
     let counters = bench.engine.counters().snapshot();
@@ -151,11 +153,11 @@ fn the_recv_queue_is_armed_for_solicited_completions_and_the_send_queue_only_whi
 fn idle_costs_at_most_twenty_wakes_a_second() {
     for mode in [Mode::Event, Mode::Hybrid] {
         let mut bench = bench(mode);
-        let deadline = Some(Instant::now() + Duration::from_secs(1));
+        let deadline = Deadline::after(Duration::from_secs(1));
         assert!(
             !bench
                 .engine
-                .wait_until(&mut bench.handler, deadline, |_| false)
+                .wait_until(&mut bench.handler, &deadline, |_| false)
                 .unwrap()
         );
         let counters = bench.engine.counters().snapshot();
@@ -251,10 +253,10 @@ fn events_are_acknowledged_in_batches() {
 fn timers_run_when_due_and_end_a_sleep() {
     let mut bench = bench(Mode::Event);
     bench.handler.timer = Some(Instant::now() + Duration::from_micros(300));
-    let deadline = Some(Instant::now() + FOREVER);
+    let deadline = Deadline::after(FOREVER);
     let done = bench
         .engine
-        .wait_until(&mut bench.handler, deadline, |handler| handler.timers_run == 1)
+        .wait_until(&mut bench.handler, &deadline, |handler| handler.timers_run == 1)
         .unwrap();
     assert!(done);
 }
@@ -355,11 +357,11 @@ fn the_callers_deadline_ends_a_sleep_before_a_later_timer_does() {
     bench.handler.timer = Some(Instant::now() + FOREVER * 60);
     // On a busy machine the deadline may have passed before the sleep; then try again.
     for _ in 0..100 {
-        let deadline = Some(Instant::now() + Duration::from_micros(500));
+        let deadline = Deadline::after(Duration::from_micros(500));
         assert!(
             !bench
                 .engine
-                .wait_until(&mut bench.handler, deadline, |_| false)
+                .wait_until(&mut bench.handler, &deadline, |_| false)
                 .unwrap()
         );
         if bench.engine.counters().snapshot().wakes.timer > 0 {
@@ -466,13 +468,13 @@ fn many_blocked_threads_share_one_engine_and_none_is_left_asleep() {
                 let (role, recv) = (&role, &recv);
                 scope.spawn(move || {
                     for _ in 0..ROUNDS {
-                        let deadline = Some(Instant::now() + FOREVER);
+                        let deadline = Deadline::after(FOREVER);
                         recv.message(index as u64);
                         role.wait(
-                            waiter,
-                            deadline,
+                            || waiter,
+                            &deadline,
                             || done.swap(false, Ordering::Acquire).then_some(()),
-                            |core| core.engine.step(&mut core.handler, deadline),
+                            |core| core.engine.step(&mut core.handler, &deadline),
                         )
                         .unwrap();
                     }
@@ -567,13 +569,13 @@ fn an_event_loop_and_blocked_threads_share_one_engine_and_none_waits_for_the_saf
                     let (role, recv) = (&role, &recv);
                     scope.spawn(move || {
                         for _ in 0..ROUNDS {
-                            let deadline = Some(Instant::now() + FOREVER);
+                            let deadline = Deadline::after(FOREVER);
                             recv.message(index as u64);
                             role.wait(
-                                waiter,
-                                deadline,
+                                || waiter,
+                                &deadline,
                                 || done.swap(false, Ordering::Acquire).then_some(()),
-                                |core| core.engine.step(&mut core.handler, deadline),
+                                |core| core.engine.step(&mut core.handler, &deadline),
                             )
                             .unwrap();
                         }
@@ -613,18 +615,17 @@ fn what_threads_share_can_be_shared() {
 #[test]
 fn waiting_inside_of_a_handler_is_an_error_and_not_a_deadlock() {
     let role = Role::new(());
-    let waiter = Waiter::new();
     let inner = std::cell::Cell::new(None);
     let outer = role.wait(
-        &waiter,
-        None,
+        Waiter::new,
+        &Deadline::never(),
         || inner.take(),
         |()| {
             // What a handler that blocks would run into.
             assert!(role.held_by_current_thread());
             inner.set(Some(role.wait(
-                &Waiter::new(),
-                None,
+                Waiter::new,
+                &Deadline::never(),
                 || None::<()>,
                 |()| Ok::<_, ()>(()),
             )));
@@ -641,14 +642,14 @@ fn a_deadline_ends_the_wait_of_a_parked_thread_and_of_the_holder() {
     let guard = role.try_acquire().unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let deadline = Some(Instant::now() + Duration::from_millis(5));
-            let parked = role.wait(&Waiter::new(), deadline, || None::<()>, |()| Ok::<_, ()>(()));
+            let deadline = Deadline::after(Duration::from_millis(5));
+            let parked = role.wait(Waiter::new, &deadline, || None::<()>, |()| Ok::<_, ()>(()));
             assert_eq!(parked, Err(WaitError::TimedOut));
         });
     });
     drop(guard);
-    let deadline = Some(Instant::now() + Duration::from_millis(5));
-    let holder = role.wait(&Waiter::new(), deadline, || None::<()>, |()| Ok::<_, ()>(()));
+    let deadline = Deadline::after(Duration::from_millis(5));
+    let holder = role.wait(Waiter::new, &deadline, || None::<()>, |()| Ok::<_, ()>(()));
     assert_eq!(holder, Err(WaitError::TimedOut));
     assert!(role.try_acquire().is_some());
 }

@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use adverb_progress::{Role, WaitError, Waiter};
+use adverb_progress::{Deadline, Role, WaitError, Waiter};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
@@ -49,7 +49,8 @@ fn requests(count: usize) -> Vec<Arc<Request>> {
 
 fn wait(role: &Role<Progress>, request: &Request) {
     let done = || request.done.load(Ordering::Acquire).then_some(());
-    role.wait(&request.waiter, None, done, Progress::turn).unwrap();
+    role.wait(|| &request.waiter, &Deadline::never(), done, Progress::turn)
+        .unwrap();
 }
 
 fn model(preemptions: impl Into<Option<usize>>, body: impl Fn() + Sync + Send + 'static) {
@@ -134,7 +135,7 @@ fn a_waiter_whose_drive_fails_passes_the_role_on() {
         let thread = {
             let role = Arc::clone(&role);
             thread::spawn(move || {
-                let failed = role.wait(&Waiter::new(), None, || None::<()>, |_| Err("gone"));
+                let failed = role.wait(Waiter::new, &Deadline::never(), || None::<()>, |_| Err("gone"));
                 assert_eq!(failed, Err(WaitError::Progress("gone")));
             })
         };

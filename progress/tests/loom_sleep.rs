@@ -149,7 +149,7 @@ impl Holder {
 
     fn step(&mut self) {
         let pass = self.pass();
-        match self.decider.polled(&pass, self.now) {
+        match self.decider.polled(&pass, || self.now) {
             Action::Poll => {}
             Action::Arm { recv, send } => {
                 if recv {

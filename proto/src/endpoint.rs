@@ -190,7 +190,10 @@ impl Endpoint {
 
     /// Sends a control message, if there is room. The receiver must act on each of them soon, so all are solicited.
     fn control(&mut self, kind: Kind, out: &mut impl Segments) -> bool {
-        let Some(room) = out.next().and_then(|buffer| buffer.first_chunk_mut()) else {
+        let Some(room) = out
+            .next(Header::MAX_LEN)
+            .and_then(|buffer| buffer.first_chunk_mut())
+        else {
             return false;
         };
         let (credit_limit, control_ack) = self.link.advertise();

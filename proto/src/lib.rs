@@ -15,7 +15,7 @@
 //! #[derive(Default)]
 //! struct Wire(Vec<Vec<u8>>, Vec<u8>);
 //! impl Segments for Wire {
-//!     fn next(&mut self) -> Option<&mut [u8]> {
+//!     fn next(&mut self, _len: usize) -> Option<&mut [u8]> {
 //!         self.1.resize(4096, 0);
 //!         Some(&mut self.1)
 //!     }

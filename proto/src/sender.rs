@@ -62,9 +62,9 @@ pub struct Segment {
 
 /// Where segments go: lends a buffer at a time and takes it back filled.
 pub trait Segments {
-    /// A buffer for one more segment, longer than [`Header::MAX_LEN`]; `None` if there is no room now. Asked for twice without
-    /// a commit in between, it may be the same one.
-    fn next(&mut self) -> Option<&mut [u8]>;
+    /// A buffer for one more segment, which has `len` bytes if that many fit: the buffer is that long, or a whole segment. It is longer than
+    /// [`Header::MAX_LEN`] in any case. `None` if there is no room now. Asked for twice without a commit in between, it may be the same one.
+    fn next(&mut self, len: usize) -> Option<&mut [u8]>;
 
     /// Sends the buffer that `next` lent last.
     fn commit(&mut self, segment: Segment);
@@ -301,14 +301,15 @@ impl Sender {
             if prefix.credits() == 0 {
                 return Some(offset);
             }
-            let Some(buffer) = out.next() else {
+            let rest = meta.message_len - offset;
+            let Some(buffer) = out.next(Header::DATA_LEN + rest as usize) else {
                 return Some(offset);
             };
             let limit = buffer.len().min(self.peer_segment_size);
             let Some((header_room, _)) = buffer.split_first_chunk_mut::<{ Header::MAX_LEN }>() else {
                 return Some(offset);
             };
-            let fragment_len = (meta.message_len - offset).min(limit.saturating_sub(Header::DATA_LEN) as u32);
+            let fragment_len = rest.min(limit.saturating_sub(Header::DATA_LEN) as u32);
             let data = Data {
                 seq: meta.seq,
                 am_id: meta.am_id,

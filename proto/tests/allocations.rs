@@ -23,7 +23,7 @@ struct Wire {
 }
 
 impl Segments for Wire {
-    fn next(&mut self) -> Option<&mut [u8]> {
+    fn next(&mut self, _len: usize) -> Option<&mut [u8]> {
         self.buffers
             .get_mut(self.lens.len())
             .map(|buffer| &mut buffer[..])

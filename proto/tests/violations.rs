@@ -20,7 +20,7 @@ const MAX_MESSAGE: u32 = 1000;
 struct Sink(usize, [u8; 64]);
 
 impl Segments for Sink {
-    fn next(&mut self) -> Option<&mut [u8]> {
+    fn next(&mut self, _len: usize) -> Option<&mut [u8]> {
         (self.0 > 0).then_some(&mut self.1)
     }
 

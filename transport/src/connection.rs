@@ -33,6 +33,8 @@ pub(crate) struct Connection {
     pub(crate) link: LinkInfo,
     /// Whether it has left its worker's table.
     left: AtomicBool,
+    /// Whether messages can be sent, for who asks between turns.
+    open: AtomicBool,
     state: Mutex<State>,
     send_pool: SlotPool,
     signals: Arc<Signals>,
@@ -64,6 +66,8 @@ struct State {
     queue: Option<SendQueue>,
     /// Requests on their way to the device; empty between calls, kept for its memory.
     requests: Vec<SendRequest>,
+    /// Memory for a segment that goes inline; `None` while the device cannot do that, or a request has it.
+    inline: Option<Box<[u8]>>,
     /// Requests since the last signaled one.
     unsignaled: u32,
     /// Messages posted whole.
@@ -124,6 +128,9 @@ impl Connection {
             handle: Weak::new(),
             requests: Vec::with_capacity(depth),
             queue: Some(queue),
+            // The core asks for room for any header.
+            inline: (max_inline > adverb_wire::Header::MAX_LEN)
+                .then(|| vec![0; max_inline].into_boxed_slice()),
             unsignaled: 0,
             posted: 0,
             signaled: 0,
@@ -142,6 +149,7 @@ impl Connection {
             place,
             link,
             left: AtomicBool::new(false),
+            open: AtomicBool::new(false),
             state: Mutex::new(state),
             send_pool,
             signals,
@@ -233,14 +241,15 @@ impl Connection {
         let mut outbox = Outbox {
             pool: &self.send_pool,
             requests: &mut state.requests,
+            inline: &mut state.inline,
             lent: None,
             room,
             max_inline: self.max_inline,
             starved: false,
         };
         let result = write(&mut state.core, &mut outbox);
+        outbox.give_back();
         state.starved = outbox.starved;
-        drop(outbox);
         if state.starved {
             self.signals.starved();
         }
@@ -273,7 +282,9 @@ impl Connection {
             state.busy = true;
             self.signals.set_busy(true);
         }
-        if let Err(error) = queue.post(&mut state.requests) {
+        let inline = &mut state.inline;
+        let posted = queue.post_with(&mut state.requests, |spent| *inline = spent.into_unregistered());
+        if let Err(error) = posted {
             state.requests.clear();
             self.fail_locked(state, EndpointErrorKind::Post(error.source));
         }
@@ -407,7 +418,13 @@ impl Connection {
                 // The core knows no other event in this version.
                 _ => {}
             }
+            self.note_open(state);
         }
+    }
+
+    fn note_open(&self, state: &State) {
+        let open = state.ended.is_none() && state.core.phase() == Phase::Open;
+        self.open.store(open, Ordering::Release);
     }
 
     /// Begins an orderly close.
@@ -415,6 +432,7 @@ impl Connection {
         let mut state = self.state.lock();
         let now = Instant::now();
         state.core.close(now, reason);
+        self.note_open(&state);
         self.transmit_locked(&mut state, now);
         drop(state);
         // The close has a deadline.
@@ -443,6 +461,7 @@ impl Connection {
     fn end(&self, state: &mut State, kind: EndpointErrorKind) {
         state.ended = Some(kind);
         state.drained_by = Some(Instant::now() + DRAIN_TIMEOUT);
+        self.note_open(state);
         for (_, waker) in std::mem::take(&mut state.send_waiters) {
             waker.wake();
         }
@@ -523,8 +542,7 @@ impl Connection {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        let state = self.state.lock();
-        state.ended.is_none() && state.core.phase() == Phase::Open
+        self.open.load(Ordering::Acquire)
     }
 
     /// Why it has ended, if it has. While the answer to the peer's goodbye is on its way it has not: whoever hears of the end may end the

@@ -7,22 +7,28 @@ use std::time::Instant;
 
 use adverb_progress::{Handler, Queue};
 use adverb_verbs::{Slot, WcStatus, WorkCompletion, WrId};
+use arc_swap::{ArcSwap, Cache};
 use arrayvec::ArrayVec;
 
 use crate::connection::{Connection, Delivery};
 use crate::endpoint::Handle;
 use crate::table::{Place, Table};
-use crate::worker::Owner;
-use crate::{Endpoint, EndpointErrorKind, Message};
+use crate::worker::{Handlers, Owner};
+use crate::{Config, Endpoint, EndpointErrorKind, Message};
 
 /// Completions handled under one look at the receive queue.
 const BATCH: usize = 32;
 
-/// What the holder of the role keeps between passes, for its memory.
+/// What the holder of the role keeps between passes.
 #[derive(Debug)]
 pub(crate) struct Scratch {
+    /// The handlers, as they were when a message came last.
+    handlers: CachedHandlers,
     /// Slots to post again.
     returning: Vec<Returning>,
+    /// How many of them are posted at the latest, as one list. Fewer wait until there is nothing else to do: they are an eighth of what a peer may have
+    /// under way at most, and nobody waits for them.
+    post_at: usize,
     /// Slots to post again for one connection.
     slots: Vec<Slot>,
     /// Slots of messages that handlers dropped.
@@ -43,9 +49,13 @@ struct Returning {
     data: Option<bool>,
 }
 
+type CachedHandlers = Cache<Arc<ArcSwap<Handlers>>, Arc<Handlers>>;
+
 impl Scratch {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(handlers: Arc<ArcSwap<Handlers>>, config: &Config) -> Self {
         Self {
+            handlers: Cache::new(handlers),
+            post_at: (config.window as usize / 8).max(1),
             returning: Vec::with_capacity(2 * BATCH),
             slots: Vec::with_capacity(2 * BATCH),
             dropped: Vec::with_capacity(2 * BATCH),
@@ -69,7 +79,13 @@ impl Handler for Dispatch<'_> {
             Queue::Send => self.sent(now, completions),
         }
         self.take_returned();
-        self.post_returning(now);
+        let Scratch {
+            returning, post_at, ..
+        } = &*self.scratch;
+        // With a control message's receive goes back what the peer needs to send another.
+        if returning.len() >= *post_at || returning.iter().any(|returning| returning.data != Some(true)) {
+            self.post_returning(now);
+        }
         self.owner.shared.notify_observers();
     }
 
@@ -101,8 +117,11 @@ impl Handler for Dispatch<'_> {
 
     fn next_timer(&self) -> Option<Instant> {
         let shared = &self.owner.shared;
-        // Something changed: due at once, which is what a moment in the past says.
-        if shared.signals.timers_pending() || shared.returns.is_pending() {
+        // Something changed, or waits for this: due at once, which is what a moment in the past says.
+        if shared.signals.timers_pending()
+            || shared.returns.is_pending()
+            || !self.scratch.returning.is_empty()
+        {
             return Some(shared.epoch);
         }
         self.scratch.next_timer
@@ -119,7 +138,7 @@ impl Dispatch<'_> {
                 let mut receives = self.owner.shared.receives.lock();
                 received.extend(batch.iter().filter_map(|wc| Some((wc, receives.complete(wc)?))));
             }
-            for (wc, received) in received {
+            for (wc, received) in received.drain(..) {
                 let qpn = wc.qp_num;
                 let connection = self.connection(
                     |connection| connection.link.local.qpn == qpn,
@@ -178,10 +197,9 @@ impl Dispatch<'_> {
         }
     }
 
-    fn run_handler(&self, connection: &Arc<Connection>, handle: Option<Arc<Handle>>, message: Message) {
+    fn run_handler(&mut self, connection: &Arc<Connection>, handle: Option<Arc<Handle>>, message: Message) {
         let id = message.id();
-        let handlers = self.owner.shared.handlers.load();
-        let Some(handler) = handlers.get(id) else {
+        let Some(handler) = self.scratch.handlers.load().get(id) else {
             tracing::warn!(id, peer = %connection.link.peer, "a message was dropped: no handler is set for its id");
             return;
         };

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use adverb_progress::{CqSource, Engine, Mode, Role, Snapshot, Waiter};
+use adverb_progress::{CqSource, Deadline, Engine, Mode, Role, Snapshot, Waiter};
 #[cfg(feature = "tokio")]
 use adverb_progress::{Prepared, ProgressError};
 use adverb_verbs::{Access, Cq, CqInit, Qp, QpCaps, QpInit, Qpn, SlotPool, Srq, SrqInit};
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) table: RwLock<Table>,
     pub(crate) returns: Arc<Returns>,
-    pub(crate) handlers: ArcSwap<Handlers>,
+    pub(crate) handlers: Arc<ArcSwap<Handlers>>,
     pub(crate) send_pool: SlotPool,
     pub(crate) signals: Arc<Signals>,
     pub(crate) clock: Clock,
@@ -87,6 +87,12 @@ pub(crate) type Handler = dyn Fn(&Endpoint, Message) + Send + Sync;
 /// The handlers by message id, sorted.
 #[derive(Clone, Default)]
 pub(crate) struct Handlers(Vec<(u16, Arc<Handler>)>);
+
+impl fmt::Debug for Handlers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.iter().map(|(id, _)| id)).finish()
+    }
+}
 
 impl Handlers {
     pub(crate) fn get(&self, id: u16) -> Option<&Arc<Handler>> {
@@ -163,11 +169,12 @@ impl Worker {
         let counters = Arc::clone(engine.counters());
         let receives = Receives::new(srq.clone(), share as usize, config.segment_size as usize);
         let epoch = Instant::now();
+        let handlers = Arc::<ArcSwap<Handlers>>::default();
         let shared = Shared {
             table: RwLock::new(Table::new(max_endpoints)),
             receives: Mutex::new(receives),
             returns: Returns::new((max_endpoints * share) as usize, notifier.clone()),
-            handlers: ArcSwap::default(),
+            handlers: Arc::clone(&handlers),
             send_pool,
             signals: Arc::new(Signals::new(notifier)),
             clock: Clock::new(),
@@ -179,7 +186,7 @@ impl Worker {
             counters,
             role: Role::new(Driver {
                 engine,
-                scratch: Scratch::new(),
+                scratch: Scratch::new(handlers, &config),
             }),
             #[cfg(feature = "tokio")]
             readiness,
@@ -352,20 +359,13 @@ impl Owner {
         timeout: Duration,
         mut done: impl FnMut() -> bool,
     ) -> Result<(), WaitError> {
-        // Saves the registration where a blocking call would not have blocked.
-        if done() {
-            return Ok(());
-        }
-        // What is longer than the clock can tell never ends, and costs no look at the clock.
-        let deadline = Instant::now().checked_add(timeout);
-        let observer = Observer::register(&self.shared);
+        let deadline = Deadline::after(timeout);
         let waited = self.shared.role.wait(
-            &observer.parking.waiter,
-            deadline,
+            || Observer::register(&self.shared),
+            &deadline,
             || done().then_some(()),
-            |driver| self.with_engine(driver, |engine, dispatch| engine.step(dispatch, deadline)),
+            |driver| self.with_engine(driver, |engine, dispatch| engine.step(dispatch, &deadline)),
         );
-        drop(observer);
         waited.map_err(|error| match error {
             adverb_progress::WaitError::WouldDeadlock => crate::WouldDeadlock.into(),
             adverb_progress::WaitError::Progress(error) => WaitError::Worker(error),
@@ -536,7 +536,7 @@ impl Shared {
     }
 }
 
-/// A registration of a waiting thread among those that hear of every bit of progress.
+/// A registration of a thread that waits while another drives among those that hear of every bit of progress.
 struct Observer<'a> {
     shared: &'a Shared,
     parking: Parking,
@@ -579,6 +579,12 @@ impl<'a> Observer<'a> {
         shared.observers.lock().push(parking.waker.clone());
         shared.observed.fetch_add(1, Ordering::SeqCst);
         Self { shared, parking }
+    }
+}
+
+impl AsRef<Waiter> for Observer<'_> {
+    fn as_ref(&self) -> &Waiter {
+        &self.parking.waiter
     }
 }
 

@@ -73,7 +73,7 @@ pub use qp::{
     SrqInit,
 };
 pub use recv_queue::{Received, RecvQueue};
-pub use send_queue::{Buffer, MAX_SGE, Retired, SendQueue, SendRequest};
+pub use send_queue::{Buffer, Buffers, MAX_SGE, Retired, SendQueue, SendRequest};
 pub use status::{WcOpcode, WcStatus, WorkCompletion};
 pub use wr::{Access, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge};
 pub use wr_id::{WrId, WrKind};

@@ -6,10 +6,11 @@ use std::mem;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
 use crate::{
-    ErrorKind, PostError, Qp, QpModify, Region, SendFlags, SendOp, SendWr, Sge, Slot, VerbsError, WcStatus,
-    WorkCompletion, WrId, WrKind,
+    ErrorKind, Lkey, PostError, Qp, QpModify, Region, SendFlags, SendOp, SendWr, Sge, Slot, VerbsError,
+    WcStatus, WorkCompletion, WrId, WrKind,
 };
 
 /// Most buffers of one request.
@@ -39,13 +40,38 @@ pub enum Buffer {
         /// How long it is, in bytes.
         len: u32,
     },
+    /// The beginning of memory that is not registered. It can only be posted inline.
+    Unregistered {
+        /// The memory.
+        bytes: Box<[u8]>,
+        /// How long the piece is, in bytes.
+        len: u32,
+    },
 }
 
 impl Buffer {
+    /// The first `len` bytes of memory that is not registered, to be posted inline.
+    pub fn unregistered(bytes: Box<[u8]>, len: usize) -> Self {
+        let len = len.min(bytes.len()) as u32;
+        Self::Unregistered { bytes, len }
+    }
+
+    /// The memory, if it is not registered.
+    pub fn into_unregistered(self) -> Option<Box<[u8]>> {
+        match self {
+            Self::Unregistered { bytes, .. } => Some(bytes),
+            Self::Slot { .. } | Self::Region { .. } => None,
+        }
+    }
+
     /// The first `len` bytes of `slot`.
     pub fn slot(slot: Slot, len: usize) -> Self {
         let len = len.min(slot.capacity()) as u32;
         Self::Slot { slot, offset: 0, len }
+    }
+
+    fn is_unregistered(&self) -> bool {
+        matches!(self, Self::Unregistered { .. })
     }
 
     fn sge(&self) -> Sge {
@@ -60,9 +86,18 @@ impl Buffer {
                     lkey: region.lkey(),
                 }
             }
+            Self::Unregistered { bytes, len } => Sge {
+                addr: bytes.as_ptr() as u64,
+                length: *len,
+                // Not looked at where the data is copied at the post (`ibv_post_send(3)`).
+                lkey: Lkey::new(0),
+            },
         }
     }
 }
+
+/// Buffers of a request. One is the rule; that one lies in place, and moving requests about is cheap.
+pub type Buffers = SmallVec<[Buffer; 1]>;
 
 /// What to post.
 #[derive(Debug)]
@@ -70,7 +105,7 @@ pub struct SendRequest {
     /// What to do.
     pub op: SendOp,
     /// With which memory.
-    pub buffers: ArrayVec<Buffer, MAX_SGE>,
+    pub buffers: Buffers,
     /// How.
     pub flags: SendFlags,
     /// Comes back in [`Retired`].
@@ -82,7 +117,7 @@ impl SendRequest {
     pub fn new(op: SendOp) -> Self {
         Self {
             op,
-            buffers: ArrayVec::new(),
+            buffers: Buffers::new(),
             flags: SendFlags::empty(),
             cookie: 0,
         }
@@ -93,7 +128,11 @@ impl SendRequest {
     /// # Errors
     /// The buffer, if there is no room for it.
     pub fn push(&mut self, buffer: Buffer) -> Result<(), Buffer> {
-        self.buffers.try_push(buffer).map_err(|error| error.element())
+        if self.buffers.len() >= MAX_SGE {
+            return Err(buffer);
+        }
+        self.buffers.push(buffer);
+        Ok(())
     }
 
     /// Sets flags.
@@ -119,7 +158,7 @@ pub struct Retired {
     /// How it ended.
     pub status: WcStatus,
     /// Its memory; empty if it was posted inline.
-    pub buffers: ArrayVec<Buffer, MAX_SGE>,
+    pub buffers: Buffers,
 }
 
 /// The send queue of a queue pair, with the memory of all that is in flight on it.
@@ -141,7 +180,7 @@ pub struct SendQueue {
 #[derive(Debug)]
 struct InFlight {
     cookie: u64,
-    buffers: ArrayVec<Buffer, MAX_SGE>,
+    buffers: Buffers,
 }
 
 impl SendQueue {
@@ -193,8 +232,20 @@ impl SendQueue {
     ///
     /// # Errors
     /// [`PostError`]; what was not accepted stays in `requests`. More than [`SendQueue::free`] requests are not accepted
-    /// (`ENOMEM`, as libibverbs says it).
+    /// (`ENOMEM`, as libibverbs says it), nor is one whose memory is [not registered](Buffer::Unregistered) and that is not inline.
     pub fn post(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
+        self.post_with(requests, drop)
+    }
+
+    /// Like [`SendQueue::post`], but hands the buffers of requests that were posted inline to `spent`.
+    ///
+    /// # Errors
+    /// As for [`SendQueue::post`].
+    pub fn post_with(
+        &mut self,
+        requests: &mut Vec<SendRequest>,
+        mut spent: impl FnMut(Buffer),
+    ) -> Result<(), PostError> {
         let mut accepted = 0;
         while !requests.is_empty() {
             let n = requests.len().min(BATCH).min(self.free());
@@ -214,7 +265,8 @@ impl SendQueue {
                     ..
                 } = request;
                 let buffers = if flags.contains(SendFlags::INLINE) {
-                    ArrayVec::new()
+                    buffers.into_iter().for_each(&mut spent);
+                    Buffers::new()
                 } else {
                     buffers
                 };
@@ -236,12 +288,7 @@ impl SendQueue {
         let mut sges: ArrayVec<Sge, { BATCH * MAX_SGE }> = ArrayVec::new();
         let mut ends: ArrayVec<usize, BATCH> = ArrayVec::new();
         for request in requests {
-            if request.buffers.len() > self.max_sge {
-                let kind = ErrorKind::OutOfRange {
-                    what: "count of scatter/gather elements",
-                    value: request.buffers.len() as u64,
-                    limit: self.max_sge as u64 + 1,
-                };
+            if let Some(kind) = self.objection(request) {
                 // Those before it go out first, so that the error names the right one.
                 return match self.post_batch(&requests[..ends.len()]) {
                     (accepted, Ok(())) => (accepted, Err(self.refuse(kind))),
@@ -269,9 +316,9 @@ impl SendQueue {
             (start, ticket) = (*end, ticket.wrapping_add(1));
             wr
         }));
-        // SAFETY: every element lies within a slot or region that the request owns. `post` moves the buffers of the
-        // accepted requests into `in_flight`, from where only `complete` takes them, after the device said it is done, or
-        // `Drop`, after a reset. Slots are exclusive; regions are accessed by copy only.
+        // SAFETY: every element lies within memory that the request owns. `post` moves the buffers of the accepted requests into `in_flight`, from
+        // where only `complete` takes them, after the device said it is done, or `Drop`, after a reset; those of inline requests are not touched
+        // after the post, and only they may be unregistered memory (`objection`). Slots and boxes are exclusive; regions are accessed by copy only.
         match unsafe { self.qp.post_send(&wrs) } {
             Ok(()) => (wrs.len(), Ok(())),
             Err(error) => (error.accepted.min(wrs.len()), Err(error.source)),
@@ -304,6 +351,24 @@ impl SendQueue {
         }
         self.first = self.first.wrapping_add(n as u32);
         n
+    }
+
+    /// Why a request cannot be posted, whatever else is in the queue.
+    fn objection(&self, request: &SendRequest) -> Option<ErrorKind> {
+        let inline = request.flags.contains(SendFlags::INLINE);
+        if request.buffers.len() > self.max_sge {
+            Some(ErrorKind::OutOfRange {
+                what: "count of scatter/gather elements",
+                value: request.buffers.len() as u64,
+                limit: self.max_sge as u64 + 1,
+            })
+        } else if !inline && request.buffers.iter().any(Buffer::is_unregistered) {
+            Some(ErrorKind::Unsupported(
+                "memory that is not registered, other than inline",
+            ))
+        } else {
+            None
+        }
     }
 
     fn refuse(&self, kind: ErrorKind) -> VerbsError {

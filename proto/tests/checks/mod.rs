@@ -18,7 +18,7 @@ struct Wire {
 }
 
 impl Segments for Wire {
-    fn next(&mut self) -> Option<&mut [u8]> {
+    fn next(&mut self, _len: usize) -> Option<&mut [u8]> {
         (self.room > 0).then_some(&mut self.buffer)
     }
 

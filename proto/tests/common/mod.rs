@@ -95,7 +95,7 @@ struct Outbox<'a> {
 }
 
 impl Segments for Outbox<'_> {
-    fn next(&mut self) -> Option<&mut [u8]> {
+    fn next(&mut self, _len: usize) -> Option<&mut [u8]> {
         (self.wire.len() < self.room).then_some(&mut self.buffer)
     }
 

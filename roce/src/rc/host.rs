@@ -4,7 +4,7 @@ use adverb_verbs::{Access, AsyncEventKind, RemoteAddr, Sge, WcOpcode, WcStatus};
 use arrayvec::ArrayVec;
 
 /// Scatter/gather elements of a work request at most.
-pub const MAX_SGE: usize = 8;
+pub const MAX_SGE: usize = 4;
 
 /// Scatter/gather elements of a work request.
 pub type SgeList = ArrayVec<Sge, MAX_SGE>;

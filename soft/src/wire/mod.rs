@@ -11,8 +11,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrayvec::ArrayVec;
-
 pub(crate) use shared::{Link, SharedWire};
 pub(crate) use sim::Driven;
 pub use sim::{SimFaults, SimNetwork};
@@ -207,7 +205,7 @@ impl Debug for Inbox {
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
-    runs: ArrayVec<Run, BATCH>,
+    runs: Vec<Run>,
     packets: usize,
 }
 
