@@ -1,10 +1,11 @@
 //! An opened device: its tables, and how packets get in and out of it.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use adverb_roce::{MAX_MESSAGE, Packet};
@@ -56,9 +57,9 @@ pub(crate) struct Core {
     receiver: Mutex<Receiver>,
     /// Polls that found somebody else at it.
     turned_away: AtomicU32,
-    /// Outboxes for who sends outside of the receive side. A leaf in the lock order.
-    outboxes: Mutex<Vec<Outbox>>,
     qps: RwLock<HashMap<u32, Arc<QpCore>, BuildHasherDefault<KeyHasher>>>,
+    /// How many queue pairs were destroyed.
+    qps_removed: AtomicU64,
     next_qpn: AtomicU32,
     next_pd: AtomicU32,
     port_active: AtomicBool,
@@ -84,6 +85,15 @@ struct Receiver {
     outbox: Outbox,
     /// Polls that found nothing since the clock was looked at.
     in_vain: u32,
+    /// The queue pair that packets came for last: most often the next are for the same.
+    recent: Option<Recent>,
+}
+
+/// A queue pair, and how many had been destroyed when it was looked up.
+#[derive(Debug)]
+struct Recent {
+    qp: Arc<QpCore>,
+    removed: u64,
 }
 
 impl Core {
@@ -101,10 +111,11 @@ impl Core {
                 inbox: Inbox::new(),
                 outbox: Outbox::default(),
                 in_vain: 0,
+                recent: None,
             }),
             turned_away: AtomicU32::new(0),
-            outboxes: Mutex::default(),
             qps: RwLock::default(),
+            qps_removed: AtomicU64::new(0),
             next_qpn: AtomicU32::new(random_u32()?),
             next_pd: AtomicU32::new(1),
             port_active: AtomicBool::new(true),
@@ -143,7 +154,9 @@ impl Core {
     }
 
     pub(crate) fn remove_qp(&self, qpn: Qpn) {
-        self.qps.write().remove(&qpn.get());
+        let mut qps = self.qps.write();
+        qps.remove(&qpn.get());
+        self.qps_removed.fetch_add(1, Ordering::Release);
     }
 
     pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<QpCore>> {
@@ -231,12 +244,13 @@ impl Core {
 
 /// Packets out.
 impl Core {
-    /// Lends an outbox.
-    pub(crate) fn with_outbox<T>(&self, work: impl FnOnce(&mut Outbox) -> T) -> T {
-        let spare = self.outboxes.lock().pop();
-        let mut outbox = spare.unwrap_or_default();
+    /// Lends an outbox to who sends outside of the receive side.
+    pub(crate) fn with_outbox<T>(work: impl FnOnce(&mut Outbox) -> T) -> T {
+        // One for each thread, so that no two wait for each other. While a thread ends there is none to keep.
+        thread_local!(static SPARE: Cell<Outbox> = const { Cell::new(Outbox::new()) });
+        let mut outbox = SPARE.try_with(Cell::take).unwrap_or_default();
         let result = work(&mut outbox);
-        self.outboxes.lock().push(outbox);
+        let _ = SPARE.try_with(|spare| spare.set(outbox));
         result
     }
 
@@ -311,7 +325,7 @@ impl Core {
         }
         let now = self.now();
         if self.timers.earliest().is_some_and(|at| at <= now) {
-            self.with_outbox(|outbox| self.run_timers(outbox, now));
+            Self::with_outbox(|outbox| self.run_timers(outbox, now));
         }
     }
 
@@ -322,7 +336,12 @@ impl Core {
 
     /// Takes in a batch, and says how many packets that were.
     fn take_in(&self, receiver: &mut Receiver) -> usize {
-        let Receiver { inbox, outbox, .. } = receiver;
+        let Receiver {
+            inbox,
+            outbox,
+            recent,
+            ..
+        } = receiver;
         let n = self.wire.receive(inbox);
         if n == 0 {
             return 0;
@@ -339,7 +358,7 @@ impl Core {
         let mut packets = inbox.packets().filter_map(|packet| self.admit(packet)).peekable();
         while let Some((from, packet)) = packets.next() {
             let qpn = packet.dest_qpn;
-            let Some(qp) = self.qp(qpn) else {
+            let Some(qp) = self.look_up(qpn, recent) else {
                 self.counters.add(Counter::NoQueuePair, 1);
                 continue;
             };
@@ -355,6 +374,18 @@ impl Core {
         }
         self.run_timers(outbox, now);
         n
+    }
+
+    /// The queue pair that packets are for, which is the recent one from now on.
+    fn look_up<'a>(&self, qpn: Qpn, recent: &'a mut Option<Recent>) -> Option<&'a QpCore> {
+        let removed = self.qps_removed.load(Ordering::Acquire);
+        if !recent
+            .as_ref()
+            .is_some_and(|recent| recent.qp.qpn == qpn && recent.removed == removed)
+        {
+            *recent = self.qp(qpn).map(|qp| Recent { qp, removed });
+        }
+        recent.as_ref().map(|recent| &*recent.qp)
     }
 
     /// What arrived as a packet, if it is one.

@@ -114,7 +114,7 @@ impl QpCore {
         if let Some(route) = route {
             inner.route = Some(route);
         }
-        core.with_outbox(|outbox| self.settle(core, &mut inner, outbox, core.now()));
+        Core::with_outbox(|outbox| self.settle(core, &mut inner, outbox, core.now()));
         if *to == QpModify::Reset {
             inner.route = None;
         }
@@ -141,7 +141,7 @@ impl QpCore {
             self.post_one(core, &mut inner, wr, &inline)
                 .map_err(|errno| (accepted, errno))
         });
-        core.with_outbox(|outbox| self.settle(core, &mut inner, outbox, core.now()));
+        Core::with_outbox(|outbox| self.settle(core, &mut inner, outbox, core.now()));
         result
     }
 

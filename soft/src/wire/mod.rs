@@ -222,6 +222,14 @@ struct Run {
 const LONGEST_RUN: usize = 65_000;
 
 impl Outbox {
+    pub(crate) const fn new() -> Self {
+        Self {
+            bytes: Vec::new(),
+            runs: Vec::new(),
+            packets: 0,
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.packets == 0
     }

@@ -6,9 +6,9 @@
 //! a process of the same user.
 //!
 //! # Who looks where
-//! Whoever receives looks at the rings, without a system call. At all else, an epoll instance, it looks each [`POLLS_PER_LOOK`] times: at the listener
-//! and the connections, and at the UDP socket, unless something came there lately or there are no rings. Who sleeps, sleeps on the epoll instance,
-//! and says so in all rings before.
+//! Whoever receives looks at the rings, without a system call. At all else, an epoll instance, it looks after [`POLLS_IN_VAIN`], and at the latest each
+//! [`POLLS_PER_LOOK`] times: at the listener and the connections, and at the UDP socket, unless something came there lately or there are no rings. Who
+//! sleeps, sleeps on the epoll instance, and says so in all rings before.
 
 mod handover;
 mod hello;
@@ -35,8 +35,11 @@ use hello::Offer;
 pub(crate) use link::Link;
 use ring::{Broken, Reader};
 
-/// Of so many looks at the rings, one is at everything else, too. That costs 0.3 µs.
-const POLLS_PER_LOOK: u32 = 32;
+/// After so many looks at the rings in a row that found nothing, one is at everything else, too. That costs 0.3 µs, about what is left of a message.
+const POLLS_IN_VAIN: u32 = 32;
+
+/// The same, however much comes through the rings.
+const POLLS_PER_LOOK: u32 = 512;
 
 /// For so many polls after a datagram came, the UDP socket is looked at each time.
 const UDP_POLLS: u32 = 64;
@@ -80,6 +83,8 @@ struct Hub {
     first: usize,
     /// Receives, ever.
     polls: u32,
+    /// Receives in a row that found nothing, since the last look at everything else.
+    in_vain: u32,
     /// Receives that look at the UDP socket, too.
     udp_polls: u32,
 }
@@ -124,6 +129,7 @@ impl SharedWire {
                 next_token: FIRST_CONNECTION,
                 first: 0,
                 polls: 0,
+                in_vain: 0,
                 udp_polls: UDP_POLLS,
             }),
         })
@@ -153,7 +159,9 @@ impl Wire for SharedWire {
     fn receive(&self, inbox: &mut Inbox) -> usize {
         let hub = &mut *self.hub.lock();
         hub.polls = hub.polls.wrapping_add(1);
-        if hub.polls.is_multiple_of(POLLS_PER_LOOK) {
+        hub.in_vain += 1;
+        if hub.in_vain >= POLLS_IN_VAIN || hub.polls.is_multiple_of(POLLS_PER_LOOK) {
+            hub.in_vain = 0;
             hub.look(&self.epoll);
         }
         // Neither of the two starves the other.
@@ -165,6 +173,7 @@ impl Wire for SharedWire {
                 hub.read_rings(&self.epoll, inbox)
             };
             if n > 0 {
+                hub.in_vain = 0;
                 return n;
             }
         }
