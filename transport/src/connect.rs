@@ -187,7 +187,6 @@ impl<'a> HalfOpen<'a> {
             queue,
             send_pool: shared.send_pool.clone(),
             signals: Arc::clone(&shared.signals),
-            clock: shared.clock,
             signal_every: config.signal_every,
         }));
         // Before a message can come: the handle that its handler gets must not be the last.

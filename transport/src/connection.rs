@@ -12,7 +12,6 @@ use adverb_verbs::{
 };
 use parking_lot::Mutex;
 
-use crate::clock::Clock;
 use crate::endpoint::Handle;
 use crate::outbox::Outbox;
 use crate::signals::Signals;
@@ -38,7 +37,6 @@ pub(crate) struct Connection {
     state: Mutex<State>,
     send_pool: SlotPool,
     signals: Arc<Signals>,
-    clock: Clock,
     signal_every: u32,
     max_inline: usize,
 }
@@ -52,7 +50,6 @@ pub(crate) struct Parts {
     pub(crate) queue: SendQueue,
     pub(crate) send_pool: SlotPool,
     pub(crate) signals: Arc<Signals>,
-    pub(crate) clock: Clock,
     pub(crate) signal_every: u32,
 }
 
@@ -64,6 +61,8 @@ struct State {
     handle: Weak<Handle>,
     /// `None` once the connection has left its worker: its queue pair is destroyed.
     queue: Option<SendQueue>,
+    /// When the clock was looked at for it last.
+    looked: Instant,
     /// Requests on their way to the device; empty between calls, kept for its memory.
     requests: Vec<SendRequest>,
     /// Memory for a segment that goes inline; `None` while the device cannot do that, or a request has it.
@@ -118,7 +117,6 @@ impl Connection {
             queue,
             send_pool,
             signals,
-            clock,
             signal_every,
         } = parts;
         let depth = queue.free();
@@ -128,6 +126,7 @@ impl Connection {
             handle: Weak::new(),
             requests: Vec::with_capacity(depth),
             queue: Some(queue),
+            looked: Instant::now(),
             // The core asks for room for any header.
             inline: (max_inline > adverb_wire::Header::MAX_LEN)
                 .then(|| vec![0; max_inline].into_boxed_slice()),
@@ -153,7 +152,6 @@ impl Connection {
             state: Mutex::new(state),
             send_pool,
             signals,
-            clock,
             // One in half the queue at least, or a full queue would never be told that it has room.
             signal_every: signal_every.clamp(1, (depth as u32 / 2).max(1)),
             max_inline,
@@ -184,9 +182,9 @@ impl Connection {
                 error: self.error(kind.clone()),
             });
         }
-        // Bulk has a bound of 1 ms on what goes unsolicited, which the coarse clock cannot tell.
+        // How long segments went unsolicited matters for bulk alone.
         let now = match message.urgency {
-            Urgency::Latency => self.clock.now(),
+            Urgency::Latency => state.looked,
             Urgency::Bulk => Instant::now(),
         };
         let seq = self
@@ -213,7 +211,7 @@ impl Connection {
 
     /// Sends whatever may be sent now.
     pub(crate) fn transmit(&self) {
-        self.transmit_locked(&mut self.state.lock(), self.clock.now());
+        self.transmit_locked(&mut self.state.lock(), Instant::now());
         self.signals.work_posted();
     }
 
@@ -306,6 +304,7 @@ impl Connection {
         if state.ended.is_some() {
             return Delivery::Control;
         }
+        state.looked = now;
         let received = state.core.receive(now, bytes);
         let acked = state.core.acked();
         advance(&mut state, acked);

@@ -10,6 +10,7 @@ use adverb_verbs::{Slot, WcStatus, WorkCompletion, WrId};
 use arc_swap::{ArcSwap, Cache};
 use arrayvec::ArrayVec;
 
+use crate::clock::Clock;
 use crate::connection::{Connection, Delivery};
 use crate::endpoint::Handle;
 use crate::table::{Place, Table};
@@ -24,6 +25,7 @@ const BATCH: usize = 32;
 pub(crate) struct Scratch {
     /// The handlers, as they were when a message came last.
     handlers: CachedHandlers,
+    clock: Clock,
     /// Slots to post again.
     returning: Vec<Returning>,
     /// How many of them are posted at the latest, as one list. Fewer wait until there is nothing else to do: they are an eighth of what a peer may have
@@ -55,6 +57,7 @@ impl Scratch {
     pub(crate) fn new(handlers: Arc<ArcSwap<Handlers>>, config: &Config) -> Self {
         Self {
             handlers: Cache::new(handlers),
+            clock: Clock::new(),
             post_at: (config.window as usize / 8).max(1),
             returning: Vec::with_capacity(2 * BATCH),
             slots: Vec::with_capacity(2 * BATCH),
@@ -73,7 +76,7 @@ pub(crate) struct Dispatch<'a> {
 
 impl Handler for Dispatch<'_> {
     fn handle(&mut self, queue: Queue, completions: &[WorkCompletion]) {
-        let now = self.owner.shared.clock.now();
+        let now = self.scratch.clock.now();
         match queue {
             Queue::Recv => self.received(now, completions),
             Queue::Send => self.sent(now, completions),
@@ -239,13 +242,17 @@ impl Dispatch<'_> {
         let Scratch {
             returning, dropped, ..
         } = self.scratch;
-        let shared = &self.owner.shared;
-        let elsewhere = std::iter::from_fn(|| shared.returns.take());
-        returning.extend(dropped.drain(..).chain(elsewhere).map(|(slot, place)| Returning {
+        let message = |(slot, place)| Returning {
             slot,
             place: Some(place),
             data: Some(true),
-        }));
+        };
+        for dropped in dropped.drain(..) {
+            returning.push(message(dropped));
+        }
+        while let Some(dropped) = self.owner.shared.returns.take() {
+            returning.push(message(dropped));
+        }
     }
 
     /// Posts receives again, a list for each run of the same connection, and then tells the connection, which may grant credits.

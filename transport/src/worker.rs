@@ -17,7 +17,6 @@ use adverb_verbs::{Access, Cq, CqInit, Qp, QpCaps, QpInit, Qpn, SlotPool, Srq, S
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
-use crate::clock::Clock;
 use crate::dispatch::{Dispatch, Scratch};
 use crate::receive::{Receives, Returns};
 use crate::signals::Signals;
@@ -56,7 +55,6 @@ pub(crate) struct Shared {
     pub(crate) handlers: Arc<ArcSwap<Handlers>>,
     pub(crate) send_pool: SlotPool,
     pub(crate) signals: Arc<Signals>,
-    pub(crate) clock: Clock,
     /// The moment from which keepalive ticks count.
     pub(crate) epoch: Instant,
     send_cq: Arc<dyn Cq>,
@@ -177,7 +175,6 @@ impl Worker {
             handlers: Arc::clone(&handlers),
             send_pool,
             signals: Arc::new(Signals::new(notifier)),
-            clock: Clock::new(),
             epoch,
             send_cq,
             recv_cq,
