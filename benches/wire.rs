@@ -1,7 +1,7 @@
 //! The header's codec.
 #![allow(missing_docs, reason = "criterion's macros make functions without")]
 
-use adverb_wire::{CreditLimit, Data, Header, Kind};
+use adverb_wire::{CreditLimit, Data, Header, Kind, Role};
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 
@@ -12,6 +12,7 @@ fn codec(c: &mut Criterion) {
         header_len: 0,
         message_len: 8,
         offset: 0,
+        role: Role::Message,
         fragment_len: 8,
     };
     let header = Header {

@@ -54,7 +54,7 @@ mod link;
 mod receiver;
 mod sender;
 
-pub use adverb_wire::GoodbyeReason;
+pub use adverb_wire::{GoodbyeReason, RefusalReason, Role};
 pub use config::{Config, PeerLimits, Side};
 pub use endpoint::{Endpoint, Event, Phase};
 pub use error::{FailReason, ProtocolError, SendError};

@@ -3,7 +3,7 @@
 use std::mem;
 use std::ops::Range;
 
-use adverb_wire::{Data, Header};
+use adverb_wire::{Data, Header, Role};
 
 use crate::ProtocolError;
 
@@ -35,6 +35,8 @@ pub struct Incoming {
     pub seq: u64,
     /// Which handler it is for.
     pub am_id: u16,
+    /// What it expects, or answers.
+    pub role: Role,
     /// Where in the segment the user header is.
     pub header: Range<usize>,
     /// Where in the segment the payload is.
@@ -48,6 +50,8 @@ pub struct Assembled {
     pub seq: u64,
     /// Which handler it is for.
     pub am_id: u16,
+    /// What it expects, or answers.
+    pub role: Role,
     /// Where the user header ends and the payload starts in `bytes`.
     pub header_len: usize,
     /// The message.
@@ -110,6 +114,7 @@ impl Receiver {
                 return Ok(Received::Message(Incoming {
                     seq: data.seq,
                     am_id: data.am_id,
+                    role: data.role,
                     header: Header::DATA_LEN..header_end,
                     payload: header_end..Header::DATA_LEN + fragment.len(),
                 }));
@@ -120,7 +125,7 @@ impl Receiver {
                 self.first = Some(*data);
             }
             Some(first) => {
-                let told = |data: &Data| (data.am_id, data.header_len, data.message_len);
+                let told = |data: &Data| (data.am_id, data.header_len, data.message_len, data.role);
                 if told(&first) != told(data) {
                     return Err(ProtocolError::Inconsistent { seq: data.seq });
                 }
@@ -136,6 +141,7 @@ impl Receiver {
         Ok(Received::Assembled(Assembled {
             seq: data.seq,
             am_id: data.am_id,
+            role: data.role,
             header_len,
             bytes,
         }))

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use adverb_wire::{Data, Header};
+use adverb_wire::{Data, Header, Role};
 
 use crate::SendError;
 
@@ -33,6 +33,8 @@ pub struct Outgoing<'a> {
     pub header: &'a [u8],
     /// The payload.
     pub payload: &'a [u8],
+    /// What it expects, or answers.
+    pub role: Role,
     /// How soon the peer must see it.
     pub urgency: Urgency,
 }
@@ -44,6 +46,7 @@ impl<'a> Outgoing<'a> {
             am_id,
             header,
             payload,
+            role: Role::Message,
             urgency: Urgency::Latency,
         }
     }
@@ -100,6 +103,7 @@ struct Meta {
     am_id: u16,
     header_len: u16,
     message_len: u32,
+    role: Role,
     urgency: Urgency,
 }
 
@@ -231,6 +235,7 @@ impl Sender {
             am_id: message.am_id,
             header_len,
             message_len,
+            role: message.role,
             urgency: message.urgency,
         };
         let mut sent = Some(0);
@@ -316,6 +321,7 @@ impl Sender {
                 header_len: meta.header_len,
                 message_len: meta.message_len,
                 offset,
+                role: meta.role,
                 fragment_len,
             };
             let body = prefix.data(data).encode(header_room);

@@ -10,7 +10,7 @@ use adverb_proto::{
     Config, Endpoint, Event, FailReason, GoodbyeReason, Outgoing, PeerLimits, Phase, ProtocolError, Received,
     Segment, Segments, Side,
 };
-use adverb_wire::{Confirm, CreditLimit, Data, DecodeError, Goodbye, Header, Kind};
+use adverb_wire::{Confirm, CreditLimit, Data, DecodeError, Goodbye, Header, Kind, Role};
 
 const NONCE: u64 = 9;
 const WINDOW: u32 = 2;
@@ -136,6 +136,7 @@ fn data(seq: u64, message_len: u32, offset: u32, fragment_len: u32) -> Data {
         header_len: 0,
         message_len,
         offset,
+        role: Role::Message,
         fragment_len,
     }
 }
@@ -269,6 +270,10 @@ fn fragments_that_contradict_each_other() {
         },
         Data {
             message_len: 11,
+            ..second
+        },
+        Data {
+            role: Role::Request,
             ..second
         },
     ] {

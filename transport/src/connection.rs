@@ -12,6 +12,7 @@ use adverb_verbs::{
 };
 use parking_lot::Mutex;
 
+use crate::awaited::{Answer, Awaited, Unanswered};
 use crate::endpoint::Handle;
 use crate::outbox::Outbox;
 use crate::signals::Signals;
@@ -89,6 +90,8 @@ struct State {
     flushing: bool,
     /// Whether the request that is flushed last was posted.
     marked: bool,
+    /// Requests that wait for their answers.
+    awaited: Awaited,
     /// Who waits for which message to be sent.
     send_waiters: BTreeMap<u64, Waker>,
     /// Who waits for it to open or to end.
@@ -141,6 +144,7 @@ impl Connection {
             drained_by: None,
             flushing: false,
             marked: false,
+            awaited: Awaited::default(),
             send_waiters: BTreeMap::new(),
             waiters: Vec::new(),
         };
@@ -175,7 +179,23 @@ impl Connection {
 
     /// Takes a message and returns its number.
     pub(crate) fn send(&self, message: &Outgoing<'_>) -> Result<u64, SendError> {
+        let seq = self.send_locked(&mut self.state.lock(), message)?;
+        self.signals.work_posted();
+        Ok(seq)
+    }
+
+    /// Takes a request and returns its number. Its answer is kept until it is taken or the request cancelled.
+    pub(crate) fn request(&self, message: &Outgoing<'_>) -> Result<u64, SendError> {
         let mut state = self.state.lock();
+        let seq = self.send_locked(&mut state, message)?;
+        // Before the lock is let go, under which the answer is taken in.
+        state.awaited.insert(seq);
+        drop(state);
+        self.signals.work_posted();
+        Ok(seq)
+    }
+
+    fn send_locked(&self, state: &mut State, message: &Outgoing<'_>) -> Result<u64, SendError> {
         if let Some(kind) = &state.ended {
             return Err(SendError::Ended {
                 outcome: Outcome::NotSent,
@@ -187,12 +207,57 @@ impl Connection {
             Urgency::Latency => state.looked,
             Urgency::Bulk => Instant::now(),
         };
-        let seq = self
-            .with_outbox(&mut state, |core, outbox| core.send(now, message, outbox))
-            .map_err(|error| self.send_error(error))?;
-        drop(state);
-        self.signals.work_posted();
-        Ok(seq)
+        self.with_outbox(state, |core, outbox| core.send(now, message, outbox))
+            .map_err(|error| self.send_error(error))
+    }
+
+    /// Takes the peer's answer to a request.
+    pub(crate) fn answered(&self, to: u32, answer: Answer) {
+        let taken = self.state.lock().awaited.answer(to, answer);
+        match taken {
+            Ok(Some(waker)) => waker.wake(),
+            Ok(None) => {}
+            // Nobody waits for it any more. It goes without the lock, as its memory does not go alone.
+            Err(unwanted) => drop(unwanted),
+        }
+    }
+
+    /// Takes the answer to request `seq`, if it has come. Else says how the request stands, with `waker` woken when that changes, or why it can get none.
+    pub(crate) fn take_answer(
+        &self,
+        seq: u64,
+        waker: Option<&Waker>,
+    ) -> Result<Answer, Result<Unanswered, SendError>> {
+        let mut state = self.state.lock();
+        let unanswered = match state.awaited.take(seq, waker) {
+            Ok(answer) => return Ok(answer),
+            Err(unanswered) => unanswered,
+        };
+        match state.ended.clone() {
+            Some(kind) if unanswered == Unanswered::Waiting => {
+                state.awaited.cancel(seq);
+                let outcome = state.core.outcome(seq);
+                drop(state);
+                Err(Err(SendError::Ended {
+                    outcome,
+                    error: self.error(kind),
+                }))
+            }
+            _ => Err(Ok(unanswered)),
+        }
+    }
+
+    /// Nobody waits for the answer to request `seq` any more.
+    pub(crate) fn cancel_request(&self, seq: u64) {
+        let answer = self.state.lock().awaited.cancel(seq);
+        drop(answer);
+    }
+
+    /// Request `seq` waits until `deadline` at most.
+    pub(crate) fn set_deadline(&self, seq: u64, deadline: Instant) {
+        if self.state.lock().awaited.set_deadline(seq, deadline) {
+            self.signals.timers_changed();
+        }
     }
 
     fn send_error(&self, error: proto::SendError) -> SendError {
@@ -464,6 +529,7 @@ impl Connection {
         for (_, waker) in std::mem::take(&mut state.send_waiters) {
             waker.wake();
         }
+        state.awaited.wake_all();
         wake_all(state);
         self.signals.timers_changed();
     }
@@ -498,7 +564,10 @@ impl Connection {
     pub(crate) fn timeout(&self) -> Option<Instant> {
         let state = self.state.lock();
         match &state.ended {
-            None => state.core.poll_timeout(),
+            None => [state.core.poll_timeout(), state.awaited.next_deadline()]
+                .into_iter()
+                .flatten()
+                .min(),
             Some(_) if is_drained(&state) => state.drained_by.map(|time| time - DRAIN_TIMEOUT),
             Some(_) => state.drained_by,
         }
@@ -510,6 +579,7 @@ impl Connection {
         if state.ended.is_some() {
             return is_drained(&state) || state.drained_by.is_none_or(|time| now >= time);
         }
+        state.awaited.expire(now);
         state.core.handle_timeout(now);
         if state.core.take_probe() {
             // Not signaled: that it arrived is no news, and if it does not, there will be an error all the same.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use adverb_progress::{Handler, Queue};
+use adverb_proto::Role;
 use adverb_verbs::{Slot, WcStatus, WorkCompletion, WrId};
 use arc_swap::{ArcSwap, Cache};
 use arrayvec::ArrayVec;
@@ -13,9 +14,10 @@ use arrayvec::ArrayVec;
 use crate::clock::Clock;
 use crate::connection::{Connection, Delivery};
 use crate::endpoint::Handle;
+use crate::handlers::Handlers;
 use crate::table::{Place, Table};
-use crate::worker::{Handlers, Owner};
-use crate::{Config, Endpoint, EndpointErrorKind, Message};
+use crate::worker::Owner;
+use crate::{Config, Endpoint, EndpointErrorKind, Message, RefusalReason, Request};
 
 /// Completions handled under one look at the receive queue.
 const BATCH: usize = 32;
@@ -187,30 +189,59 @@ impl Dispatch<'_> {
         let segment = slot.as_slice().get(..len).unwrap_or_default();
         match connection.receive(now, segment) {
             Delivery::InSlot(incoming, handle) => {
+                let (role, seq) = (incoming.role, incoming.seq);
                 let returns = Arc::clone(&self.owner.shared.returns);
                 let message = Message::in_slot(incoming, slot, returns, place);
-                self.run_handler(connection, handle, message);
+                self.hand_out(connection, handle, role, seq, message);
             }
             Delivery::Assembled(assembled, handle) => {
+                let (role, seq) = (assembled.role, assembled.seq);
                 self.give_back(Some(place), slot, Some(true));
-                self.run_handler(connection, handle, Message::assembled(assembled));
+                self.hand_out(connection, handle, role, seq, Message::assembled(assembled));
             }
             Delivery::Fragment => self.give_back(Some(place), slot, Some(true)),
             Delivery::Control => self.give_back(Some(place), slot, Some(false)),
         }
     }
 
-    fn run_handler(&mut self, connection: &Arc<Connection>, handle: Option<Arc<Handle>>, message: Message) {
+    /// Hands message `seq` of the peer to whom it is for: a handler, or who waits for this reply.
+    fn hand_out(
+        &mut self,
+        connection: &Arc<Connection>,
+        handle: Option<Arc<Handle>>,
+        role: Role,
+        seq: u64,
+        message: Message,
+    ) {
         let id = message.id();
-        let Some(handler) = self.scratch.handlers.load().get(id) else {
-            tracing::warn!(id, peer = %connection.link.peer, "a message was dropped: no handler is set for its id");
-            return;
-        };
-        let endpoint = match handle {
+        let endpoint = || match handle {
             Some(handle) => Endpoint::another(handle),
             None => Endpoint::first(connection, self.owner),
         };
-        if catch_unwind(AssertUnwindSafe(|| handler(&endpoint, message))).is_err() {
+        let handlers = self.scratch.handlers.load();
+        let ran = match role {
+            Role::Reply(to) => return connection.answered(to, Ok(message)),
+            Role::Refusal(to) => return connection.answered(to, Err(id.into())),
+            Role::Message => {
+                let Some(handler) = handlers.messages.get(id) else {
+                    tracing::warn!(id, peer = %connection.link.peer, "a message was dropped: no handler is set for its id");
+                    return;
+                };
+                let endpoint = endpoint();
+                catch_unwind(AssertUnwindSafe(|| handler(&endpoint, message)))
+            }
+            Role::Request => {
+                let endpoint = endpoint();
+                // The low bits, as the wire has it.
+                let request = Request::new(endpoint.clone(), message, seq as u32);
+                let Some(handler) = handlers.requests.get(id) else {
+                    tracing::warn!(id, peer = %connection.link.peer, "a request was refused: no handler is set for requests with its id");
+                    return request.refuse(RefusalReason::NoHandler);
+                };
+                catch_unwind(AssertUnwindSafe(|| handler(&endpoint, request)))
+            }
+        };
+        if ran.is_err() {
             connection.fail(EndpointErrorKind::HandlerPanicked(id));
         }
     }

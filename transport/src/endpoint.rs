@@ -4,12 +4,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use adverb_proto::{GoodbyeReason, Outgoing, Urgency};
+use adverb_proto::{GoodbyeReason, Outgoing, Role, Urgency};
 
 use crate::completion::{Closed, SendCompletion};
 use crate::connection::Connection;
 use crate::worker::Owner;
-use crate::{EndpointError, EndpointErrorKind, LinkInfo, SendError};
+use crate::{EndpointError, EndpointErrorKind, LinkInfo, PendingReply, SendError};
 
 /// One end of a connection.
 ///
@@ -62,6 +62,7 @@ impl Endpoint {
             am_id: id,
             header,
             payload,
+            role: Role::Message,
             urgency: Urgency::Latency,
         })
     }
@@ -75,11 +76,40 @@ impl Endpoint {
             am_id: id,
             header,
             payload,
+            role: Role::Message,
             urgency: Urgency::Bulk,
         })
     }
 
-    fn send_with(&self, message: &Outgoing<'_>) -> Result<SendCompletion, SendError> {
+    /// Sends a request: like a [message](Endpoint::send), but the peer's handler for requests with this id
+    /// ([`Worker::on_request`](crate::Worker::on_request)) replies to it. Await the returned [`PendingReply`], or wait for it. Any number of
+    /// requests can be under way, and replies may come in any order.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use adverb::{Config, Context};
+    ///
+    /// let server = Context::builder().device("soft0").open()?.worker(Config::new())?;
+    /// server.on_request(1, |_, request| {
+    ///     let doubled = request.payload().repeat(2);
+    ///     if let Err(unsent) = request.reply(b"", &doubled) {
+    ///         eprintln!("{unsent}");
+    ///     }
+    /// });
+    /// let listener = server.listen("127.0.0.1:0")?;
+    /// let _driving = server.progress_thread()?;
+    ///
+    /// let client = Context::builder().device("soft0").open()?.worker(Config::new())?;
+    /// let endpoint = client.connect(listener.local_addr())?;
+    /// let reply = endpoint.request(1, b"", b"ha").wait(Duration::from_secs(10))?; // or `.await?`
+    /// assert_eq!(reply.payload(), b"haha");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn request(&self, id: u16, header: &[u8], payload: &[u8]) -> PendingReply {
+        PendingReply::send(self, id, header, payload)
+    }
+
+    pub(crate) fn send_with(&self, message: &Outgoing<'_>) -> Result<SendCompletion, SendError> {
         let seq = self.connection().send(message)?;
         Ok(SendCompletion::new(self.clone(), seq))
     }

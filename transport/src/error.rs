@@ -6,10 +6,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adverb_progress::ProgressError;
-use adverb_proto::{FailReason, GoodbyeReason, Outcome};
+use adverb_proto::{FailReason, GoodbyeReason, Outcome, RefusalReason};
 use adverb_verbs::{AsyncEvent, Gid, GidEntry, PortState, Qpn, VerbsError, WcStatus};
 use adverb_wire::{Disagreement, HandshakeError, Refuse};
 use thiserror::Error;
+
+use crate::Request;
 
 /// One end of a link, as errors name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -161,6 +163,49 @@ pub enum SendError {
     /// See [`WouldDeadlock`].
     #[error(transparent)]
     WouldDeadlock(#[from] WouldDeadlock),
+}
+
+/// A request got no reply.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The request was not sent, or the endpoint ended before the reply came. [`SendError::Ended`] tells what became of the request.
+    #[error("requesting: {0}")]
+    Send(#[source] SendError),
+    /// The peer's program will not reply.
+    #[error("requesting from {peer}: the peer will not reply: {reason}")]
+    Refused {
+        /// The peer.
+        peer: SocketAddr,
+        /// Why.
+        reason: RefusalReason,
+    },
+    /// It took longer than allowed. The peer may carry the request out all the same.
+    #[error(
+        "requesting from {peer}: no reply within {waited:?}, and the peer may carry it out all the same; allow more time, or see what keeps the peer"
+    )]
+    TimedOut {
+        /// The peer.
+        peer: SocketAddr,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// See [`WouldDeadlock`].
+    #[error(transparent)]
+    WouldDeadlock(#[from] WouldDeadlock),
+    /// The worker's queues or channels failed.
+    #[error(transparent)]
+    Worker(ProgressError),
+}
+
+/// A reply was not sent. Nothing of it was taken.
+#[derive(Debug, Error)]
+#[error("replying: {error}")]
+pub struct UnsentReply {
+    /// The request, to be replied to again. If it is dropped, the peer is told that no reply comes.
+    pub request: Request,
+    /// Why.
+    pub error: SendError,
 }
 
 fn outcome_text(outcome: Outcome) -> &'static str {

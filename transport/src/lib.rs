@@ -2,7 +2,8 @@
 //!
 //! A [`Context`] is an opened device. A [`Worker`] on it owns the completion queues and the shared receive queue of its endpoints, and makes
 //! progress whenever somebody waits on it. A [`Listener`] accepts, [`Worker::connect`] connects, and an [`Endpoint`] sends messages: a 16-bit id,
-//! a header and a payload of any size, in order, to the handler that the peer set with [`Worker::on_message`].
+//! a header and a payload of any size, in order, to the handler that the peer set with [`Worker::on_message`]. A [request](Endpoint::request) is a
+//! message that a [`Reply`] comes back to, from the handler that the peer set with [`Worker::on_request`].
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -31,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod async_events;
+mod awaited;
 mod clock;
 mod completion;
 mod config;
@@ -41,6 +43,7 @@ mod dispatch;
 mod endpoint;
 mod error;
 mod gid;
+mod handlers;
 mod handshake;
 mod link;
 mod listener;
@@ -48,6 +51,7 @@ mod message;
 mod outbox;
 mod placement;
 mod receive;
+mod request;
 mod signals;
 mod table;
 #[cfg(feature = "tokio")]
@@ -55,15 +59,16 @@ mod tokio;
 mod worker;
 
 pub use adverb_progress::{Mode, Snapshot, Wakes};
-pub use adverb_proto::{GoodbyeReason, Outcome};
+pub use adverb_proto::{GoodbyeReason, Outcome, RefusalReason};
 pub use completion::{Closed, SendCompletion};
 pub use config::Config;
 pub use context::{Context, ContextBuilder};
 pub use endpoint::Endpoint;
 pub use error::{
     ConnectError, ConnectErrorKind, EndpointError, EndpointErrorKind, LinkEnd, LinkInfo, ListenError,
-    OpenError, SendError, WaitError, WorkerError, WouldDeadlock,
+    OpenError, RequestError, SendError, UnsentReply, WaitError, WorkerError, WouldDeadlock,
 };
 pub use listener::Listener;
 pub use message::Message;
+pub use request::{PendingReply, Reply, Request};
 pub use worker::{ProgressThread, Worker, WorkerStats};

@@ -18,12 +18,13 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
 use crate::dispatch::{Dispatch, Scratch};
+use crate::handlers::Handlers;
 use crate::receive::{Receives, Returns};
 use crate::signals::Signals;
 use crate::table::{Place, Table};
 use crate::{
     Config, ConnectError, ConnectErrorKind, Context, Endpoint, EndpointErrorKind, ListenError, Listener,
-    Message, WaitError, WorkerError, connect,
+    Message, Request, WaitError, WorkerError, connect,
 };
 
 /// Send slots of a worker. A message that finds none waits for one; short messages go inline and hold none.
@@ -77,33 +78,6 @@ pub(crate) struct Shared {
 struct Driver {
     engine: Engine,
     scratch: Scratch,
-}
-
-/// A message handler.
-pub(crate) type Handler = dyn Fn(&Endpoint, Message) + Send + Sync;
-
-/// The handlers by message id, sorted.
-#[derive(Clone, Default)]
-pub(crate) struct Handlers(Vec<(u16, Arc<Handler>)>);
-
-impl fmt::Debug for Handlers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.iter().map(|(id, _)| id)).finish()
-    }
-}
-
-impl Handlers {
-    pub(crate) fn get(&self, id: u16) -> Option<&Arc<Handler>> {
-        let place = self.0.binary_search_by_key(&id, |(id, _)| *id).ok()?;
-        self.0.get(place).map(|(_, handler)| handler)
-    }
-
-    fn set(&mut self, id: u16, handler: Arc<Handler>) {
-        match self.0.binary_search_by_key(&id, |(id, _)| *id) {
-            Ok(place) => self.0[place].1 = handler,
-            Err(place) => self.0.insert(place, (id, handler)),
-        }
-    }
 }
 
 /// The deterministic part of [`Worker::stats`]: how the worker waited, and what it holds.
@@ -209,10 +183,23 @@ impl Worker {
     /// ([`WouldDeadlock`](crate::WouldDeadlock)). If it panics, the endpoint that the message came on fails, and no other. A message for whose id there is no
     /// handler is dropped with a warning.
     pub fn on_message(&self, id: u16, handler: impl Fn(&Endpoint, Message) + Send + Sync + 'static) {
-        let handler: Arc<Handler> = Arc::new(handler);
+        let handler = Arc::new(handler);
         self.owner.shared.handlers.rcu(|handlers| {
             let mut handlers = Handlers::clone(handlers);
-            handlers.set(id, Arc::clone(&handler));
+            handlers.messages.set(id, handler.clone());
+            handlers
+        });
+    }
+
+    /// Sets what is done with requests of this id, on every endpoint of the worker, from the next on: see [`Endpoint::request`].
+    ///
+    /// The handler need not reply itself: it may hand the [`Request`] to another thread or task. All else is as for [`Worker::on_message`], but that a
+    /// request for whose id there is no handler is refused, which its sender is told.
+    pub fn on_request(&self, id: u16, handler: impl Fn(&Endpoint, Request) + Send + Sync + 'static) {
+        let handler = Arc::new(handler);
+        self.owner.shared.handlers.rcu(|handlers| {
+            let mut handlers = Handlers::clone(handlers);
+            handlers.requests.set(id, handler.clone());
             handlers
         });
     }

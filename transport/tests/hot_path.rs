@@ -1,8 +1,10 @@
 //! What a message costs: no allocation, neither above the provider nor in the software device.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
 use adverb::{Config, Context, Mode, Worker};
@@ -40,6 +42,13 @@ impl Bench {
         server.on_message(PING, |endpoint, message| {
             let _sent = endpoint.send(PONG, message.header(), message.payload()).unwrap();
         });
+        server.on_request(PING, |_, request| {
+            // A reply takes the request, of which the test wants the bytes to come back.
+            let mut bytes = [0; 1000];
+            let bytes = &mut bytes[..request.payload().len()];
+            bytes.copy_from_slice(request.payload());
+            let _sent = request.reply(b"header", bytes).unwrap();
+        });
         let pongs = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&pongs);
         client.on_message(PONG, move |_, _| {
@@ -70,6 +79,19 @@ impl Bench {
             assert!(self.server.try_progress() && self.client.try_progress());
         }
     }
+
+    /// The same with a request and its reply.
+    fn request(&self, payload: &[u8]) {
+        let mut pending = pin!(self.endpoint.request(PING, b"header", payload));
+        loop {
+            self.network.advance(STEP);
+            assert!(self.server.try_progress());
+            if let Poll::Ready(reply) = pending.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())) {
+                assert_eq!(reply.unwrap().payload(), payload);
+                return;
+            }
+        }
+    }
 }
 
 #[test]
@@ -77,13 +99,18 @@ fn a_message_allocates_nothing() {
     let bench = Bench::new();
     for (size, path) in [(8, "inline"), (1000, "copied")] {
         let payload = vec![7; size];
-        let rounds = |count| {
+        let rounds = |count, round: &dyn Fn()| {
             let before = allocations();
-            (0..count).for_each(|_| bench.round(&payload));
+            (0..count).for_each(|_| round());
             allocations() - before
         };
-        // What is made once: queues that grow to their size.
-        rounds(1_000);
-        assert_eq!(rounds(10_000), 0, "20000 messages of {size} bytes, {path}");
+        for (what, round) in [
+            ("messages", &(|| bench.round(&payload)) as &dyn Fn()),
+            ("requests and replies", &|| bench.request(&payload)),
+        ] {
+            // What is made once: queues that grow to their size.
+            rounds(1_000, round);
+            assert_eq!(rounds(10_000, round), 0, "20000 {what} of {size} bytes, {path}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::bytes::{Reader, Writer};
-use crate::{CreditLimit, GoodbyeReason};
+use crate::{CreditLimit, GoodbyeReason, Role};
 
 /// What stands at the start of every SEND: grants and acknowledgements for the other direction, and the message's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub struct Data {
     pub message_len: u32,
     /// Where in the message this fragment starts, in bytes.
     pub offset: u32,
+    /// What the message expects, or answers.
+    pub role: Role,
     /// The length of this fragment in bytes. Not on the wire: it is what remains of the SEND after the header.
     pub fragment_len: u32,
 }
@@ -96,6 +98,9 @@ pub enum DecodeError {
         /// The unknown bits alone.
         flags: u8,
     },
+    /// A message that is more than one of a request, a reply and a refusal.
+    #[error("decoding a data header: flags {0:#04x} contradict each other; close the endpoint")]
+    ContradictoryFlags(u8),
     /// The fragment reaches beyond its message.
     #[error(
         "decoding a data header: {fragment_len} bytes at offset {offset} exceed the message's {message_len}; \
@@ -183,6 +188,7 @@ impl Header {
         let kind = match prefix.kind {
             code::DATA => {
                 let mut data = Data::read(&mut reader).ok_or(truncated(Self::DATA_LEN))?;
+                data.set_role(prefix.flags & !LAST)?;
                 fragment = reader.rest();
                 data.set_fragment_len(fragment.len())?;
                 data.check(prefix.flags & LAST != 0)?;
@@ -219,7 +225,7 @@ impl Header {
     pub fn encode(&self, out: &mut [u8; Self::MAX_LEN]) -> usize {
         let mut writer = Writer::new(out);
         let flags = match &self.kind {
-            Kind::Data(data) if data.is_last() => LAST,
+            Kind::Data(data) => data.flags(),
             _ => 0,
         };
         writer.u8(self.kind.code());
@@ -283,13 +289,15 @@ impl Data {
         let header_len = reader.u16()?;
         let message_len = reader.u32()?;
         let offset = reader.u32()?;
-        let _reserved = reader.u32()?;
+        let reply_to = reader.u32()?;
         Some(Self {
             seq,
             am_id,
             header_len,
             message_len,
             offset,
+            // The flags say whether that is right.
+            role: Role::Reply(reply_to),
             fragment_len: 0,
         })
     }
@@ -301,7 +309,32 @@ impl Data {
         writer.u16(self.header_len);
         writer.u32(self.message_len);
         writer.u32(self.offset);
-        writer.u32(0);
+        writer.u32(match self.role {
+            Role::Message | Role::Request => 0,
+            Role::Reply(to) | Role::Refusal(to) => to,
+        });
+    }
+
+    const fn flags(&self) -> u8 {
+        let role = match self.role {
+            Role::Message => 0,
+            Role::Request => REQUEST,
+            Role::Reply(_) => REPLY,
+            Role::Refusal(_) => REFUSAL,
+        };
+        role | if self.is_last() { LAST } else { 0 }
+    }
+
+    #[inline]
+    fn set_role(&mut self, flags: u8) -> Result<(), DecodeError> {
+        self.role = match (flags, self.role) {
+            (0, _) => Role::Message,
+            (REQUEST, _) => Role::Request,
+            (REPLY, Role::Reply(_)) => return Ok(()),
+            (REFUSAL, Role::Reply(to)) => Role::Refusal(to),
+            _ => return Err(DecodeError::ContradictoryFlags(flags)),
+        };
+        Ok(())
     }
 
     #[inline]
@@ -410,7 +443,7 @@ impl Prefix {
 /// The flags that have a meaning for a kind of message, or `None` if the kind is unknown.
 const fn known_flags(kind: u8) -> Option<u8> {
     match kind {
-        code::DATA => Some(LAST),
+        code::DATA => Some(LAST | REQUEST | REPLY | REFUSAL),
         code::CONFIRM | code::CREDIT | code::GOODBYE | code::GOODBYE_ANSWER => Some(0),
         _ => None,
     }
@@ -418,6 +451,12 @@ const fn known_flags(kind: u8) -> Option<u8> {
 
 /// Flag of a data header: this fragment ends its message.
 const LAST: u8 = 1 << 0;
+/// Flag of a data header: the message is a [`Role::Request`].
+const REQUEST: u8 = 1 << 1;
+/// Flag of a data header: the message is a [`Role::Reply`].
+const REPLY: u8 = 1 << 2;
+/// Flag of a data header: the message is a [`Role::Refusal`].
+const REFUSAL: u8 = 1 << 3;
 
 const CONFIRM_LEN: usize = Header::PREFIX_LEN + 16;
 const GOODBYE_LEN: usize = Header::PREFIX_LEN + 16;
@@ -441,6 +480,7 @@ mod tests {
         header_len: 3,
         message_len: 8,
         offset: 0,
+        role: Role::Message,
         fragment_len: 8,
     };
 
@@ -542,12 +582,12 @@ mod tests {
             assert_eq!(Header::decode(&send), Err(DecodeError::UnknownKind(kind)));
         }
         for mut send in every_send() {
-            send[1] |= 0x82;
+            send[1] |= 0x90;
             assert_eq!(
                 Header::decode(&send),
                 Err(DecodeError::UnknownFlags {
                     kind: send[0],
-                    flags: 0x82
+                    flags: 0x90
                 })
             );
         }
@@ -585,6 +625,29 @@ mod tests {
                     message_len: 8
                 })
             );
+        }
+    }
+
+    #[test]
+    fn a_message_has_one_role() {
+        for role in [
+            Role::Message,
+            Role::Request,
+            Role::Reply(77),
+            Role::Refusal(u32::MAX),
+        ] {
+            let data = Data { role, ..DATA };
+            assert_eq!(Header::decode(&send(data)).unwrap().0.kind, Kind::Data(data));
+        }
+        for flags in [
+            REQUEST | REPLY,
+            REQUEST | REFUSAL,
+            REPLY | REFUSAL,
+            REQUEST | REPLY | REFUSAL,
+        ] {
+            let mut send = send(DATA);
+            send[1] |= flags;
+            assert_eq!(Header::decode(&send), Err(DecodeError::ContradictoryFlags(flags)));
         }
     }
 

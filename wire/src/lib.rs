@@ -5,10 +5,10 @@
 //! never a panic. `FORMAT.md` beside this crate documents every byte, with examples that the tests check.
 //!
 //! ```
-//! use adverb_wire::{CreditLimit, Data, Header, Kind};
+//! use adverb_wire::{CreditLimit, Data, Header, Kind, Role};
 //!
 //! // One fragment that carries a whole message: 3 bytes of user header, 4 of payload.
-//! let data = Data { seq: 0, am_id: 7, header_len: 3, message_len: 7, offset: 0, fragment_len: 7 };
+//! let data = Data { seq: 0, am_id: 7, header_len: 3, message_len: 7, offset: 0, role: Role::Message, fragment_len: 7 };
 //! let header = Header { control_ack: 0, credit_limit: CreditLimit::new(16), ack: 0, kind: Kind::Data(data) };
 //!
 //! let mut slot = [0; 64];
@@ -31,6 +31,7 @@ mod handshake;
 mod header;
 mod parameter;
 mod refuse;
+mod role;
 mod text;
 mod version;
 
@@ -43,5 +44,6 @@ pub use handshake::{Agreement, Handshake, MIN_SEGMENT_SIZE, Parameters};
 pub use header::{Confirm, Data, DecodeError, Goodbye, Header, Kind};
 pub use parameter::ParameterId;
 pub use refuse::{Refuse, RefuseReason};
+pub use role::{RefusalReason, Role};
 pub use text::{Text, TextTooLong};
 pub use version::{InvalidVersionRange, NoCommonVersion, VersionRange};

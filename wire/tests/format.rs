@@ -15,7 +15,7 @@ const FORMAT: &str = include_str!("../FORMAT.md");
 fn every_example_is_what_the_encoder_makes() {
     let samples = [samples::sends(), samples::frames()].concat();
     let examples = examples();
-    assert_eq!(examples.len(), 11);
+    assert_eq!(examples.len(), 14);
     for (name, bytes) in examples {
         let sample = samples.iter().find(|sample| sample.0 == name);
         assert_eq!(sample.map(|sample| &sample.1), Some(&bytes), "{name}");

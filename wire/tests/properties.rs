@@ -9,7 +9,7 @@ mod checks;
 use adverb_types::{Gid, GidType, Mtu, Psn, Qpn};
 use adverb_wire::{
     Confirm, CreditLimit, Data, FeatureOffer, Features, Frame, Goodbye, Handshake, Header, Kind,
-    MIN_SEGMENT_SIZE, MissingFeatures, Parameters, Peek, Refuse, RefuseReason, Text, VersionRange,
+    MIN_SEGMENT_SIZE, MissingFeatures, Parameters, Peek, Refuse, RefuseReason, Role, Text, VersionRange,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -180,24 +180,37 @@ fn data() -> impl Strategy<Value = Data> {
         message_len,
         any::<u32>(),
         1..200u32,
+        role(),
     )
-        .prop_map(|(seq, am_id, header_len, message_len, place, fragment_len)| {
-            // Near the end as often as anywhere, so that last fragments are not rare.
-            let from_end = if place % 2 == 0 { place % 300 } else { place };
-            let offset = if message_len == 0 {
-                0
-            } else {
-                message_len - 1 - from_end % message_len
-            };
-            Data {
-                seq,
-                am_id,
-                header_len: header_len.min(u16::try_from(message_len).unwrap_or(u16::MAX)),
-                message_len,
-                offset,
-                fragment_len: fragment_len.min(message_len - offset),
-            }
-        })
+        .prop_map(
+            |(seq, am_id, header_len, message_len, place, fragment_len, role)| {
+                // Near the end as often as anywhere, so that last fragments are not rare.
+                let from_end = if place % 2 == 0 { place % 300 } else { place };
+                let offset = if message_len == 0 {
+                    0
+                } else {
+                    message_len - 1 - from_end % message_len
+                };
+                Data {
+                    seq,
+                    am_id,
+                    header_len: header_len.min(u16::try_from(message_len).unwrap_or(u16::MAX)),
+                    message_len,
+                    offset,
+                    role,
+                    fragment_len: fragment_len.min(message_len - offset),
+                }
+            },
+        )
+}
+
+fn role() -> impl Strategy<Value = Role> {
+    prop_oneof![
+        Just(Role::Message),
+        Just(Role::Request),
+        any::<u32>().prop_map(Role::Reply),
+        any::<u32>().prop_map(Role::Refusal),
+    ]
 }
 
 fn handshake() -> impl Strategy<Value = Handshake> {

@@ -1,7 +1,7 @@
 //! Scripts for the checks that come far: a peer that keeps to the protocol, until somebody changes a byte.
 
 use adverb_proto::GoodbyeReason;
-use adverb_wire::{Confirm, CreditLimit, Data, Goodbye, Header, Kind};
+use adverb_wire::{Confirm, CreditLimit, Data, Goodbye, Header, Kind, Role};
 
 /// A script and its name.
 pub(crate) type Sample = (&'static str, Vec<u8>);
@@ -42,6 +42,7 @@ fn data(seq: u64, message_len: u32, offset: u32, fragment_len: u32) -> Kind {
         header_len: 3,
         message_len,
         offset,
+        role: Role::Message,
         fragment_len,
     })
 }

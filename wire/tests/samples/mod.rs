@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use adverb_types::{GidType, Mtu, Psn, Qpn};
 use adverb_wire::{
     Confirm, CreditLimit, Data, FeatureOffer, Features, Frame, Goodbye, GoodbyeReason, Handshake, Header,
-    Kind, MissingFeatures, Parameters, Refuse, RefuseReason, Text, VersionRange,
+    Kind, MissingFeatures, Parameters, RefusalReason, Refuse, RefuseReason, Role, Text, VersionRange,
 };
 
 /// A name and the bytes.
@@ -19,6 +19,7 @@ pub(crate) fn sends() -> Vec<Sample> {
         header_len: 2,
         message_len: 5,
         offset: 0,
+        role: Role::Message,
         fragment_len: 5,
     };
     let confirm = Confirm {
@@ -56,6 +57,40 @@ pub(crate) fn sends() -> Vec<Sample> {
             "data-empty",
             send(
                 Kind::Data(Data {
+                    header_len: 0,
+                    message_len: 0,
+                    fragment_len: 0,
+                    ..whole
+                }),
+                b"",
+            ),
+        ),
+        (
+            "data-request",
+            send(
+                Kind::Data(Data {
+                    role: Role::Request,
+                    ..whole
+                }),
+                b"hdabc",
+            ),
+        ),
+        (
+            "data-reply",
+            send(
+                Kind::Data(Data {
+                    role: Role::Reply(41),
+                    ..whole
+                }),
+                b"hdabc",
+            ),
+        ),
+        (
+            "data-refusal",
+            send(
+                Kind::Data(Data {
+                    am_id: RefusalReason::NoHandler.code(),
+                    role: Role::Refusal(41),
                     header_len: 0,
                     message_len: 0,
                     fragment_len: 0,
