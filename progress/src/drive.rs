@@ -199,9 +199,10 @@ impl Engine {
     /// [`ProgressError`] if a queue is in error.
     pub fn poll<H: Handler>(&mut self, handler: &mut H) -> Result<usize, ProgressError> {
         self.rouse();
-        let pass = self.pass(handler, &mut Now::default(), &Deadline::never(), 1)?;
+        let mut now = Now::default();
+        let pass = self.pass(handler, &mut now, &Deadline::never(), 1)?;
         // Not this caller's to act upon.
-        let _ = self.decider.polled(&pass, Instant::now);
+        let _ = self.decider.polled(&pass, || now.get());
         Ok(pass.completions)
     }
 
@@ -222,10 +223,6 @@ impl Engine {
                 1
             };
             let pass = self.pass(handler, &mut now, deadline, rounds)?;
-            if pass.completions > 0 {
-                // Handling them took its time.
-                now = Now::default();
-            }
             match self.decider.polled(&pass, || now.get()) {
                 Action::Poll => {
                     self.give_way(pass.completions == 0 && pass.rounds == ROUNDS_PER_TURN);
@@ -298,8 +295,9 @@ impl Engine {
     pub fn prepare_sleep<H: Handler>(&mut self, handler: &mut H) -> Result<Prepared, ProgressError> {
         self.rouse();
         loop {
-            let pass = self.pass(handler, &mut Now::default(), &Deadline::never(), 1)?;
-            match self.decider.polled(&pass, Instant::now) {
+            let mut now = Now::default();
+            let pass = self.pass(handler, &mut now, &Deadline::never(), 1)?;
+            match self.decider.polled(&pass, || now.get()) {
                 Action::Poll => return Ok(Prepared::Ready),
                 Action::Arm { recv, send } => self.arm(recv, send)?,
                 Action::Sleep { until, timeout } => {
@@ -349,6 +347,8 @@ impl Engine {
             completions = self.take(Queue::Recv, handler)? + self.take(Queue::Send, handler)?;
         }
         if completions > 0 {
+            // Handling them took its time.
+            *now = Now::default();
             // What comes next is another pass. Timers are due by milliseconds: a look at the clock for each completion would cost more than it.
             self.busy_passes += 1;
             if self.busy_passes < BUSY_PASSES_PER_LOOK {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::workspace;
 
 /// Debian packages, each with a file that tells that it is there.
-const PACKAGES: [(&str, &str); 18] = [
+const PACKAGES: [(&str, &str); 19] = [
     ("gcc", "/usr/bin/gcc"),
     ("g++", "/usr/bin/g++"),
     ("make", "/usr/bin/make"),
@@ -28,6 +28,7 @@ const PACKAGES: [(&str, &str); 18] = [
     ("crun", "/usr/bin/crun"),
     ("perftest", "/usr/bin/ib_send_lat"),
     ("ucx-utils", "/usr/bin/ucx_perftest"),
+    ("valgrind", "/usr/bin/valgrind"),
 ];
 
 /// The test runner.

@@ -21,7 +21,7 @@ pub(super) fn run() -> Result<Vec<Row>> {
             bench: "idle",
             name,
             value,
-            goal,
+            goal: Some(goal),
             better: Better::Lower,
             raw: vec![("endpoints", 100.0)],
         })

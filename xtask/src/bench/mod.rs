@@ -2,6 +2,7 @@
 
 mod hybrid;
 mod idle;
+mod instructions;
 mod peers;
 mod row;
 mod soft;
@@ -38,6 +39,8 @@ enum Name {
     Idle,
     /// The software device beside bare UDP sockets and UCX over TCP, on this machine.
     Soft,
+    /// What a message costs in instructions, counted by callgrind.
+    Instructions,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -47,6 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Hybrid => hybrid::run()?,
         Name::Idle => idle::run()?,
         Name::Soft => soft::run()?,
+        Name::Instructions => instructions::run()?,
     };
     row::print(&rows, args.json);
     // A goal that is missed is a finding, not a failure of the bench.
@@ -92,7 +96,7 @@ fn ratio(
         bench,
         name,
         value: ours / theirs,
-        goal,
+        goal: Some(goal),
         better: Better::Lower,
         raw,
     })

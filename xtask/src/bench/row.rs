@@ -11,7 +11,8 @@ pub(crate) struct Row {
     pub(crate) bench: &'static str,
     pub(crate) name: &'static str,
     pub(crate) value: f64,
-    pub(crate) goal: f64,
+    /// What it should be, if that is known.
+    pub(crate) goal: Option<f64>,
     pub(crate) better: Better,
     /// Figures of both sides: medians of interleaved runs.
     pub(crate) raw: Vec<(&'static str, f64)>,
@@ -27,12 +28,12 @@ pub(crate) enum Better {
 }
 
 impl Row {
-    /// Whether the goal is met.
-    pub(crate) fn met(&self) -> bool {
-        match self.better {
-            Better::Lower => self.value <= self.goal,
-            Better::Higher => self.value >= self.goal,
-        }
+    /// Whether the goal is met, if there is one.
+    pub(crate) fn met(&self) -> Option<bool> {
+        self.goal.map(|goal| match self.better {
+            Better::Lower => self.value <= goal,
+            Better::Higher => self.value >= goal,
+        })
     }
 
     /// The row for a figure that should be on that side of its goal. Rows are made for costs.
@@ -86,11 +87,17 @@ pub(crate) fn print(rows: &[Row], json: bool) {
         table.add_row([
             row.name.to_owned(),
             format!("{:.3}", row.value),
-            match row.better {
-                Better::Lower => format!("≤ {}", row.goal),
-                Better::Higher => format!("≥ {}", row.goal),
+            match (row.goal, row.better) {
+                (None, _) => String::new(),
+                (Some(goal), Better::Lower) => format!("≤ {goal}"),
+                (Some(goal), Better::Higher) => format!("≥ {goal}"),
             },
-            if row.met() { "yes" } else { "NO" }.to_owned(),
+            match row.met() {
+                None => "",
+                Some(true) => "yes",
+                Some(false) => "NO",
+            }
+            .to_owned(),
             raw.join(", "),
         ]);
     }
@@ -184,13 +191,27 @@ mod tests {
             bench: "b",
             name: "n",
             value,
-            goal: 1.0,
+            goal: Some(1.0),
             better: Better::Lower,
             raw: vec![("ours_us", 1.5)],
         };
-        assert!(row(0.9).met() && !row(1.1).met());
+        assert_eq!(
+            [0.9, 1.1].map(|value| row(value).met()),
+            [Some(true), Some(false)]
+        );
         let gain = |value| row(value).better(Better::Higher);
-        assert!(!gain(0.9).met() && gain(1.1).met());
+        assert_eq!(
+            [0.9, 1.1].map(|value| gain(value).met()),
+            [Some(false), Some(true)]
+        );
+        assert_eq!(
+            Row {
+                goal: None,
+                ..row(1.0)
+            }
+            .met(),
+            None
+        );
         let expected =
             json!({"bench":"b","name":"n","value":0.9,"goal":1.0,"better":"lower","met":true,"ours_us":1.5});
         assert_eq!(row(0.9).to_json(), expected);
