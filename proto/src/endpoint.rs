@@ -490,6 +490,11 @@ impl Endpoint {
         self.sender.queued_bytes()
     }
 
+    /// Whether more messages may be sent, and half of what may wait for credits or room is free: after [`SendError::WouldBlock`], when to go on.
+    pub fn has_room(&self) -> bool {
+        self.phase == Phase::Open && self.sender.has_room()
+    }
+
     /// Data fragments that could be sent now.
     pub fn credits(&self) -> u32 {
         self.link.credits()

@@ -178,6 +178,16 @@ impl Sender {
         self.queued_bytes
     }
 
+    /// What is queued, in bytes. Each message counts its header too: empty ones must not pile up without end.
+    fn queued(&self) -> usize {
+        self.queued_bytes + self.queue.len() * Header::DATA_LEN
+    }
+
+    /// Whether half of what may be queued is free: then it pays to go on sending.
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue.is_empty() || self.queued() <= self.max_queued_bytes / 2
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.is_empty()
     }
@@ -220,10 +230,8 @@ impl Sender {
                 len,
                 max: self.peer_max_message,
             })?;
-        // Each counts its header too: empty messages must not pile up without end.
-        let queued = self.queued_bytes + self.queue.len() * Header::DATA_LEN;
         if !self.queue.is_empty()
-            && queued.saturating_add(len as usize + Header::DATA_LEN) > self.max_queued_bytes
+            && self.queued().saturating_add(len as usize + Header::DATA_LEN) > self.max_queued_bytes
         {
             return Err(SendError::WouldBlock);
         }

@@ -77,6 +77,66 @@ impl fmt::Debug for SendCompletion {
     }
 }
 
+/// Room to send more. Awaited or waited for, it tells when half of what an endpoint may queue ([`Config::max_queued_bytes`]) is free: after
+/// [`SendError::WouldBlock`], when to go on.
+///
+/// # Cancel safety
+/// It may be dropped at any time.
+///
+/// [`Config::max_queued_bytes`]: crate::Config::max_queued_bytes
+#[must_use = "it does nothing unless it is awaited or waited for"]
+pub struct Ready {
+    endpoint: Endpoint,
+}
+
+impl Ready {
+    pub(crate) fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint }
+    }
+
+    /// Drives the worker until there is room, for `timeout` at most.
+    ///
+    /// # Errors
+    /// [`SendError::Ended`] if nothing can be sent any more, [`SendError::WouldBlock`] if there is no room in time, and
+    /// [`SendError::WouldDeadlock`] if a message handler called this.
+    pub fn wait(&self, timeout: Duration) -> Result<(), SendError> {
+        let connection = self.endpoint.connection();
+        let mut result = None;
+        let waited = self.endpoint.owner().wait_for(timeout, || {
+            result = result.take().or_else(|| connection.ready(None));
+            result.is_some()
+        });
+        match (result, waited) {
+            (Some(result), _) => result,
+            (None, Err(WaitError::WouldDeadlock(error))) => Err(error.into()),
+            (None, _) => Err(SendError::WouldBlock {
+                peer: self.endpoint.peer(),
+            }),
+        }
+    }
+}
+
+impl Future for Ready {
+    type Output = Result<(), SendError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        let connection = self.endpoint.connection();
+        if let Some(result) = connection.ready(Some(cx.waker())) {
+            return Poll::Ready(result);
+        }
+        self.endpoint.owner().try_progress();
+        connection.ready(None).map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl fmt::Debug for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ready")
+            .field("peer", &self.endpoint.peer())
+            .finish()
+    }
+}
+
 /// The end of an endpoint. Awaited or waited for, it tells why the endpoint ended: [`EndpointErrorKind::Closed`] and
 /// [`EndpointErrorKind::PeerClosed`] are orderly, all others are not.
 ///

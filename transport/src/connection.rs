@@ -94,6 +94,8 @@ struct State {
     awaited: Awaited,
     /// Who waits for which message to be sent.
     send_waiters: BTreeMap<u64, Waker>,
+    /// Who waits for room to send more.
+    room_waiters: Vec<Waker>,
     /// Who waits for it to open or to end.
     waiters: Vec<Waker>,
 }
@@ -146,6 +148,7 @@ impl Connection {
             marked: false,
             awaited: Awaited::default(),
             send_waiters: BTreeMap::new(),
+            room_waiters: Vec::new(),
             waiters: Vec::new(),
         };
         Self {
@@ -291,7 +294,35 @@ impl Connection {
             now
         };
         self.with_outbox(state, |core, outbox| core.transmit(now, outbox));
+        if !state.room_waiters.is_empty() && state.core.has_room() {
+            wake_all(&mut state.room_waiters);
+        }
         self.take_events(state);
+    }
+
+    /// Whether there is room to send more, or why there never will be. If neither, `waker` is woken when that changes.
+    pub(crate) fn ready(&self, waker: Option<&Waker>) -> Option<Result<(), SendError>> {
+        let mut state = self.state.lock();
+        if let Some(kind) = state.ended.clone() {
+            let outcome = Outcome::NotSent;
+            return Some(Err(SendError::Ended {
+                outcome,
+                error: self.error(kind),
+            }));
+        }
+        if state.core.has_room() {
+            return Some(Ok(()));
+        }
+        if let Some(reason) = state.peer_reason {
+            return Some(Err(self.send_error(proto::SendError::PeerClosed(reason))));
+        }
+        if state.core.phase() != Phase::Open {
+            return Some(Err(self.send_error(proto::SendError::NotOpen)));
+        }
+        if let Some(waker) = waker {
+            add_waker(&mut state.room_waiters, waker);
+        }
+        None
     }
 
     /// Lends slots to the protocol core and posts what it writes into them, as one list.
@@ -409,7 +440,7 @@ impl Connection {
             self.signals.set_busy(false);
             if state.ended.is_some() {
                 self.signals.timers_changed();
-                wake_all(&mut state);
+                wake_all(&mut state.waiters);
             }
         }
         advance(&mut state, sent);
@@ -466,8 +497,12 @@ impl Connection {
             // Each begins or ends something that has a deadline.
             self.signals.timers_changed();
             match event {
-                Event::Opened => wake_all(state),
-                Event::PeerClosing(reason) => state.peer_reason = Some(reason),
+                Event::Opened => wake_all(&mut state.waiters),
+                Event::PeerClosing(reason) => {
+                    state.peer_reason = Some(reason);
+                    // Nothing more can be sent.
+                    wake_all(&mut state.room_waiters);
+                }
                 Event::Closed => {
                     let kind = state
                         .peer_reason
@@ -497,6 +532,7 @@ impl Connection {
         let now = Instant::now();
         state.core.close(now, reason);
         self.note_open(&state);
+        wake_all(&mut state.room_waiters);
         self.transmit_locked(&mut state, now);
         drop(state);
         // The close has a deadline.
@@ -530,7 +566,8 @@ impl Connection {
             waker.wake();
         }
         state.awaited.wake_all();
-        wake_all(state);
+        wake_all(&mut state.room_waiters);
+        wake_all(&mut state.waiters);
         self.signals.timers_changed();
     }
 
@@ -596,7 +633,7 @@ impl Connection {
         if std::mem::take(&mut state.busy) {
             self.signals.set_busy(false);
         }
-        wake_all(&mut state);
+        wake_all(&mut state.waiters);
         drop(state);
         drop(queue);
     }
@@ -632,10 +669,7 @@ impl Connection {
 
     /// Wakes `waker` when the connection opens or ends.
     pub(crate) fn wake_when_changed(&self, waker: &Waker) {
-        let mut state = self.state.lock();
-        if !state.waiters.iter().any(|other| other.will_wake(waker)) {
-            state.waiters.push(waker.clone());
-        }
+        add_waker(&mut self.state.lock().waiters, waker);
     }
 
     /// Whether message `seq` is at the peer, or never will be.
@@ -710,8 +744,12 @@ fn advance(state: &mut State, sent: u64) {
     }
 }
 
-fn wake_all(state: &mut State) {
-    for waker in state.waiters.drain(..) {
-        waker.wake();
+fn add_waker(wakers: &mut Vec<Waker>, waker: &Waker) {
+    if !wakers.iter().any(|other| other.will_wake(waker)) {
+        wakers.push(waker.clone());
     }
+}
+
+fn wake_all(wakers: &mut Vec<Waker>) {
+    wakers.drain(..).for_each(Waker::wake);
 }

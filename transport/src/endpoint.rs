@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use adverb_proto::{GoodbyeReason, Outgoing, Role, Urgency};
 
-use crate::completion::{Closed, SendCompletion};
+use crate::completion::{Closed, Ready, SendCompletion};
 use crate::connection::Connection;
 use crate::worker::Owner;
 use crate::{EndpointError, EndpointErrorKind, LinkInfo, PendingReply, SendError};
@@ -112,6 +112,11 @@ impl Endpoint {
     pub(crate) fn send_with(&self, message: &Outgoing<'_>) -> Result<SendCompletion, SendError> {
         let seq = self.connection().send(message)?;
         Ok(SendCompletion::new(self.clone(), seq))
+    }
+
+    /// Resolves when there is room to send more: after [`SendError::WouldBlock`].
+    pub fn ready(&self) -> Ready {
+        Ready::new(self.clone())
     }
 
     /// Closes in order: what was sent is delivered, the peer learns that nothing more comes, and the returned [`Closed`] resolves

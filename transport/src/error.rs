@@ -131,7 +131,9 @@ fn event_advice(event: &AsyncEvent) -> &'static str {
 #[non_exhaustive]
 pub enum SendError {
     /// Too much waits to be sent already. Nothing of the message was taken.
-    #[error("sending to {peer}: too much waits to be sent already; wait until the endpoint is ready")]
+    #[error(
+        "sending to {peer}: too much waits to be sent already; wait until the endpoint is ready (`Endpoint::ready`)"
+    )]
     WouldBlock {
         /// The peer.
         peer: SocketAddr,

@@ -5,8 +5,9 @@ mod common;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use adverb::{Config, Mode, SendError};
+use adverb::{Config, Endpoint, Mode, SendError};
 use common::{ECHO, LONG, Pair, REPLY, SINK, config, pattern};
 
 const MODES: [Mode; 3] = [Mode::Poll, Mode::Event, Mode::Hybrid];
@@ -110,13 +111,43 @@ fn a_receiver_that_does_not_consume_costs_its_sender_a_bounded_queue() {
         }
         assert!(taken < 10_000, "nothing holds the sender back");
     };
-    assert_eq!(refused, SendError::WouldBlock { peer: client.peer() });
+    let would_block = SendError::WouldBlock { peer: client.peer() };
+    assert_eq!(refused, would_block);
+    assert_eq!(client.ready().wait(Duration::from_millis(5)), Err(would_block));
     pair.start_server();
+    client.ready().wait(LONG).unwrap();
+    for _ in 0..taken / 4 {
+        let _sent = client.send(SINK, &[], &payload).unwrap();
+        taken += 1;
+    }
     let sunk = Arc::clone(&pair.sunk);
     pair.client
         .wait_until(LONG, || sunk.1.load(Ordering::Relaxed) == taken)
         .unwrap();
     client.send(SINK, &[], &payload).unwrap().wait(LONG).unwrap();
+}
+
+#[test]
+fn who_waits_for_room_is_told_when_there_will_be_none() {
+    type End = fn(&Endpoint, &Endpoint);
+    let ends: [End; 3] = [
+        |client, _| client.abort(),
+        |client, _| drop(client.close()),
+        |_, server| drop(server.close()),
+    ];
+    for end in ends {
+        let mut pair = Pair::new(config(Mode::Hybrid).max_queued_bytes(4 << 10));
+        let (client, server) = pair.connect();
+        pair.stop_server();
+        while client.send(SINK, &[], &[0; 1000]).is_ok() {}
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| client.ready().wait(LONG));
+            // The server reads nothing, but sends its goodbye.
+            end(&client, &server);
+            let error = waiting.join().unwrap().unwrap_err();
+            assert!(matches!(error, SendError::Ended { .. }), "{error}");
+        });
+    }
 }
 
 #[test]
