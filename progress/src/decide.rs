@@ -274,7 +274,9 @@ impl Decider {
                 if self.spinning {
                     self.counters.spun(now.saturating_duration_since(since));
                 }
-                if let Some(last) = self.last_found {
+                if let Some(last) = self.last_found
+                    && self.mode == Mode::Hybrid
+                {
                     self.spin.observe_gap(now.saturating_duration_since(last));
                 }
             }

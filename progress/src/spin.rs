@@ -32,8 +32,8 @@ const MAX_WAKE_COST: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug)]
 pub struct SpinBudget {
     budget: Duration,
-    /// A ring: the oldest is overwritten at `next`.
-    gaps: [Duration; HISTORY],
+    /// A ring, in nanoseconds: the oldest is overwritten at `next`.
+    gaps: [u64; HISTORY],
     known: usize,
     next: usize,
     /// Gaps since the budget was last worked out.
@@ -47,7 +47,7 @@ impl SpinBudget {
     pub fn new() -> Self {
         Self {
             budget: FIRST_BUDGET,
-            gaps: [Duration::ZERO; HISTORY],
+            gaps: [0; HISTORY],
             known: 0,
             next: 0,
             unweighed: 0,
@@ -68,7 +68,7 @@ impl SpinBudget {
 
     /// A completion was found, `gap` after the one before, with nothing to do in between.
     pub fn observe_gap(&mut self, gap: Duration) {
-        self.gaps[self.next] = gap;
+        self.gaps[self.next] = nanos(gap);
         self.next = (self.next + 1) % HISTORY;
         self.known = (self.known + 1).min(HISTORY);
         self.unweighed += 1;
@@ -91,22 +91,23 @@ impl SpinBudget {
     fn weigh(&mut self) {
         self.unweighed = 0;
         let gaps = &self.gaps[..self.known];
-        let wake = self.wake_cost() * PATIENCE;
-        let cost = |limit: Duration| -> Duration {
+        let wake = nanos(self.wake_cost() * PATIENCE);
+        // Gaps beyond the limit do not count with their length, and a limit is milliseconds at most: the sum does not overflow.
+        let cost = |limit: u64| -> u64 {
             gaps.iter()
                 .map(|&gap| if gap <= limit { gap } else { limit + wake })
                 .sum()
         };
-        let mut best = (cost(Duration::ZERO), Duration::ZERO);
+        let mut best = (cost(0), 0);
         for &gap in gaps.iter().filter(|&&gap| gap <= wake) {
             // A quarter more, so that the next one like it is caught although it comes a little later.
-            let limit = gap + gap / 4 + Duration::from_micros(1);
+            let limit = gap + gap / 4 + 1_000;
             let cost = cost(limit);
             if cost < best.0 {
                 best = (cost, limit);
             }
         }
-        self.budget = best.1;
+        self.budget = Duration::from_nanos(best.1);
     }
 }
 
@@ -114,6 +115,11 @@ impl Default for SpinBudget {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Nanoseconds, up to five centuries of them.
+fn nanos(time: Duration) -> u64 {
+    time.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 /// An exponentially weighted mean; the newest sample counts an eighth.
