@@ -1,0 +1,80 @@
+//! A client asks and a server answers, both in one process. `README.md` quotes it.
+//!
+//! ```text
+//! $ cargo run --example hello
+//! client: "hello" came back
+//! client: closed on this side; connect again if it is still needed
+//! server: closed by the peer: the peer's program closed the endpoint; connect again if it is still needed
+//! ```
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use adverb::{Config, Context, Listener};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const ASK: u16 = 1;
+const ANSWER: u16 = 2;
+const LONG: Duration = Duration::from_secs(10);
+
+fn server(listener: &Listener) -> Result<()> {
+    listener.worker().on_message(ASK, |endpoint, message| {
+        // Runs on whichever thread drives the worker. It may send, but not wait.
+        if let Err(error) = endpoint.send(ANSWER, message.header(), message.payload()) {
+            eprintln!("no answer: {error}");
+        }
+    });
+    // Waiting drives the worker; so does a `worker.progress_thread()`, or `worker.drive()` in tokio.
+    let endpoint = listener.accept(LONG)?;
+    println!("server: {}", endpoint.closed().wait(Duration::MAX)?.kind);
+    Ok(())
+}
+
+fn client(address: SocketAddr) -> Result<()> {
+    let worker = Context::open()?.worker(Config::new())?;
+    let answered = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&answered);
+    worker.on_message(ANSWER, move |_, message| {
+        let answer = String::from_utf8_lossy(message.payload());
+        println!("client: {answer:?} came back");
+        told.store(true, Ordering::Relaxed);
+    });
+    let endpoint = worker.connect(address)?;
+    endpoint.send(ASK, b"a header", b"hello")?.wait(LONG)?; // the peer's device has it
+    worker.wait_until(LONG, || answered.load(Ordering::Relaxed))?; // its program has answered
+    println!("client: {}", endpoint.close().wait(LONG)?.kind);
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let listener = Context::open()?.worker(Config::new())?.listen("127.0.0.1:0")?;
+    let address = listener.local_addr();
+    let serving = std::thread::spawn(move || server(&listener));
+    client(address)?;
+    serving.join().map_err(|_| "the server panicked")?
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_client_gets_its_answer() {
+        super::main().unwrap();
+    }
+
+    #[test]
+    fn the_readme_quotes_this_file() {
+        let readme = include_str!("../README.md");
+        let (_, use_it) = readme.split_once("## Use it").unwrap();
+        let (_, quote) = use_it.split_once("```rust\n").unwrap();
+        let (quote, _) = quote.split_once("```").unwrap();
+        assert!(
+            include_str!("hello.rs").contains(&format!("\n\n{quote}\n")),
+            "{quote}"
+        );
+    }
+}
