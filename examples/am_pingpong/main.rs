@@ -27,13 +27,17 @@ use clap::Parser;
 use options::{Options, Test};
 
 fn main() -> ExitCode {
+    execute(&Options::parse())
+}
+
+fn execute(options: &Options) -> ExitCode {
     // `RUST_LOG=debug` shows what the transport has to say.
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .init();
-    match run(&Options::parse()) {
+    match run(options) {
         Ok(()) => ExitCode::SUCCESS,
         // An error of adverb says in one line what failed, with whom, why, and what to do.
         Err(error) => {

@@ -1,7 +1,10 @@
-//! Client and server in one process, on software devices.
+//! Client and server in one process, on software devices. Where processes are what matters, each has its own.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use adverb::Context;
 use adverb_soft::{SoftConfig, SoftProvider};
@@ -188,4 +191,62 @@ fn a_client_without_a_server_says_so_once() {
         1,
         "{error}"
     );
+}
+
+/// Has the command line of a process that [`process`] makes.
+const COMMAND_LINE: &str = "AM_PINGPONG_COMMAND_LINE";
+
+/// The program in a process of its own: this one again, as cargo builds no other for a test.
+fn process(line: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "tests::the_program", "--nocapture"])
+        .env_remove("RUST_LOG")
+        .env(COMMAND_LINE, format!("--device soft:127.0.0.1 {line}"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// No test, but what [`process`] starts.
+#[test]
+fn the_program() -> ExitCode {
+    std::env::var(COMMAND_LINE).map_or(ExitCode::SUCCESS, |line| crate::execute(&options(&line)))
+}
+
+/// A server in a process of its own, and where it listens.
+fn server_process(line: &str) -> (Child, String) {
+    let mut server = process(&format!("--listen 127.0.0.1:0 {line}")).spawn().unwrap();
+    let address = BufReader::new(server.stdout.take().unwrap())
+        .lines()
+        .find_map(|line| Some(line.unwrap().split_once("listening on ")?.1.to_owned()));
+    (server, address.unwrap())
+}
+
+/// What a process that has ended said on standard error.
+fn complaint(process: Child) -> String {
+    let output = process.wait_with_output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn a_peer_that_vanishes_is_told_once() {
+    let (near, _) = contexts();
+    let worker = near.worker(options("").config()).unwrap();
+
+    let (server, address) = server_process("--once");
+    worker.connect(&*address).unwrap().abort();
+    let servers = complaint(server);
+
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    let client = process(&listener.local_addr().to_string()).spawn().unwrap();
+    listener.accept(Duration::from_secs(60)).unwrap().abort();
+    let clients = complaint(client);
+
+    for text in [servers, clients] {
+        assert_eq!(text.matches("RETRY_EXC_ERR").count(), 1, "{text}");
+        assert!(text.contains("its process ended"), "{text}");
+    }
 }

@@ -106,7 +106,8 @@ pub enum EndpointErrorKind {
 fn completion_advice(status: WcStatus) -> &'static str {
     match status {
         WcStatus::RetryExcErr => {
-            "see whether the peer's process and host are up and the path carries RoCE, then connect again"
+            "its process ended or is stopped, its host is down, or the network drops packets: connect again when it is there, \
+             and raise ack_timeout if it was only slow"
         }
         WcStatus::WrFlushErr => {
             "see whether the local port is up and its addresses are still there, then connect again"

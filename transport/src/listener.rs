@@ -116,8 +116,14 @@ impl Listener {
     /// Takes a connection that is open, if there is one.
     pub fn try_accept(&self) -> Option<Endpoint> {
         let mut pending = self.shared.pending.lock();
-        // Those that did not open have logged why.
-        pending.retain(|endpoint| !matches!(endpoint.connection().opened(), Some(Err(_))));
+        pending.retain(|endpoint| match endpoint.connection().opened() {
+            Some(Err(error)) => {
+                // Nobody else hears of it.
+                tracing::warn!(%error, "a connection ended before it was accepted");
+                false
+            }
+            _ => true,
+        });
         let place = pending
             .iter()
             .position(|endpoint| endpoint.connection().opened().is_some())?;
