@@ -246,6 +246,15 @@ pub enum OpenError {
         "the providers that this program brought have no device; without any of its own, adverb brings `soft0`"
     )]
     NoDevice,
+    /// None of adverb's own devices has this name, and the program was built without libibverbs.
+    #[error(
+        "{name:?} is none of adverb's own devices (soft0, soft:ADDRESS), and this program was built without libibverbs, which opens all others; \
+         build it with `--features ibverbs`"
+    )]
+    WithoutIbverbs {
+        /// The name asked for.
+        name: String,
+    },
     /// There are devices, but none has an active port.
     #[error("no RDMA device has an active port ({}); bring a link up, or name the device to open it all the same", .devices.join(", "))]
     NoActivePort {
