@@ -8,7 +8,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +15,11 @@ use std::time::Duration;
 
 use adverb::{Config, Context, Listener};
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
-
 const ASK: u16 = 1;
 const ANSWER: u16 = 2;
 const LONG: Duration = Duration::from_secs(10);
 
-fn server(listener: &Listener) -> Result<()> {
+fn server(listener: &Listener) -> anyhow::Result<()> {
     listener.worker().on_message(ASK, |endpoint, message| {
         // Runs on whichever thread drives the worker. It may send, but not wait.
         if let Err(error) = endpoint.send(ANSWER, message.header(), message.payload()) {
@@ -35,7 +32,7 @@ fn server(listener: &Listener) -> Result<()> {
     Ok(())
 }
 
-fn client(address: SocketAddr) -> Result<()> {
+fn client(address: SocketAddr) -> anyhow::Result<()> {
     let worker = Context::open()?.worker(Config::new())?;
     let answered = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&answered);
@@ -51,12 +48,14 @@ fn client(address: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-fn main() -> Result<()> {
+fn main() -> anyhow::Result<()> {
     let listener = Context::open()?.worker(Config::new())?.listen("127.0.0.1:0")?;
     let address = listener.local_addr();
     let serving = std::thread::spawn(move || server(&listener));
     client(address)?;
-    serving.join().map_err(|_| "the server panicked")?
+    serving
+        .join()
+        .map_err(|_| anyhow::anyhow!("the server panicked"))?
 }
 
 #[cfg(test)]
