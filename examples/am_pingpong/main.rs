@@ -48,6 +48,9 @@ fn execute(options: &Options) -> ExitCode {
 }
 
 fn run(options: &Options) -> anyhow::Result<()> {
+    if options.listen.is_none() {
+        report::check_stdout()?;
+    }
     match (&options.listen, &options.server) {
         (Some(address), _) => server::run(&open(options)?, address, options),
         (None, Some(server)) => play(&open(options)?, server, options),

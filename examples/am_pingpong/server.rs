@@ -1,6 +1,5 @@
 //! The serving side: answers, until it is stopped.
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +10,7 @@ use adverb_measure::process_cpu_time;
 use anyhow::anyhow;
 
 use crate::options::{Options, resolve};
+use crate::report::say;
 use crate::wire::{COST, COST_IS, Cost, PING, PONG, STREAM, STREAMED};
 
 /// How often it looks whether it is to stop, while nothing happens.
@@ -28,7 +28,7 @@ pub(crate) fn run(context: &Context, address: &str, options: &Options) -> anyhow
     if options.json {
         eprintln!("{line}");
     } else {
-        writeln!(std::io::stdout(), "{line}")?;
+        say(&mut std::io::stdout(), line)?;
     }
     server.serve(options.once, &stop)
 }

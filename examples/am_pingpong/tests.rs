@@ -250,3 +250,17 @@ fn a_peer_that_vanishes_is_told_once() {
         assert!(text.contains("its process ended"), "{text}");
     }
 }
+
+#[test]
+fn a_result_that_cannot_be_printed_is_an_error() {
+    let client = process("--json 127.0.0.1:1");
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", r#"exec "$0" "$@" >&-"#])
+        .arg(client.get_program())
+        .args(client.get_args())
+        .envs(client.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .stderr(Stdio::piped());
+    let text = complaint(shell.spawn().unwrap());
+    assert!(text.contains("am_pingpong: standard output is closed"), "{text}");
+}
