@@ -62,7 +62,10 @@ fn measures_all(line: &str) {
         _ => (0, false),
     };
     assert_eq!(latencies.count(), measured_latencies);
-    assert_eq!(row.p50_us > 0.0, has_latency, "{row}");
+    for figure in [row.p50_us, row.p99_us, row.p999_us, row.avg_us] {
+        assert_eq!(figure.is_some_and(|us| us > 0.0), has_latency, "{row}");
+        assert_eq!(figure.is_none(), !has_latency, "{row}");
+    }
     if row.mode == "poll" {
         assert_eq!(
             row.wakes.event + row.wakes.safety,
