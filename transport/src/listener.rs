@@ -19,7 +19,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use crate::connect::HalfOpen;
 use crate::handshake::Frames;
 use crate::worker::Owner;
-use crate::{ConnectErrorKind, Endpoint, ListenError, WaitError, Worker};
+use crate::{ConnectErrorKind, Endpoint, EndpointErrorKind, ListenError, WaitError, Worker};
 
 /// Handshakes under way at once. A further one is told that the listener is busy.
 const MAX_HANDSHAKES: usize = 64;
@@ -118,8 +118,10 @@ impl Listener {
         let mut pending = self.shared.pending.lock();
         pending.retain(|endpoint| match endpoint.connection().opened() {
             Some(Err(error)) => {
-                // Nobody else hears of it.
-                tracing::warn!(%error, "a connection ended before it was accepted");
+                if !matches!(error.kind, EndpointErrorKind::PeerClosed(_)) {
+                    // Nobody else hears of it.
+                    tracing::warn!(%error, "a connection ended before it was accepted");
+                }
                 false
             }
             _ => true,
