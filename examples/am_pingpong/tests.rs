@@ -255,7 +255,7 @@ fn a_peer_that_vanishes_is_told_once() {
 
     for text in [servers, clients] {
         assert_eq!(text.matches("RETRY_EXC_ERR").count(), 1, "{text}");
-        assert!(text.contains("its process ended"), "{text}");
+        assert!(text.contains("the peer's process ended"), "{text}");
     }
 }
 

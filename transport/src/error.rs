@@ -106,7 +106,7 @@ pub enum EndpointErrorKind {
 fn completion_advice(status: WcStatus) -> &'static str {
     match status {
         WcStatus::RetryExcErr => {
-            "its process ended or is stopped, its host is down, or the network drops packets: connect again when it is there, \
+            "the peer's process ended or is stopped, its host is down, or the network drops packets: connect again when it is there, \
              and raise ack_timeout if it was only slow"
         }
         WcStatus::WrFlushErr => {

@@ -126,7 +126,7 @@ fn an_abort_is_told_by_the_next_send() {
         device,
         "RETRY_EXC_ERR",
         &client.peer().to_string(),
-        "its process ended",
+        "the peer's process ended",
         "connect again",
         "ack_timeout",
     ] {
