@@ -7,7 +7,7 @@
 //!
 //! Without arguments it starts a server in a second process and plays with it in all three modes.
 //!
-//! To learn how adverb is used, read `server.rs` first, then `client.rs`.
+//! To learn how adverb is used, read `../hello.rs` first, then `server.rs` and `client.rs`.
 #![forbid(unsafe_code)]
 
 mod both;
