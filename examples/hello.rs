@@ -1,29 +1,27 @@
-//! A client asks and a server answers, both in one process. `README.md` quotes it.
+//! A client asks and a server replies, both in one process. `README.md` quotes it.
 //!
 //! ```text
 //! $ cargo run --example hello
-//! client: "hello" came back
+//! client: hello, world
 //! client: closed on this side; connect again if it is still needed
 //! server: closed by the peer: the peer's program closed the endpoint; connect again if it is still needed
 //! ```
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use adverb::{Config, Context, Listener};
 
-const ASK: u16 = 1;
-const ANSWER: u16 = 2;
+const GREET: u16 = 1;
 const LONG: Duration = Duration::from_secs(10);
 
 fn server(listener: &Listener) -> anyhow::Result<()> {
-    listener.worker().on_message(ASK, |endpoint, message| {
-        // Runs on whichever thread drives the worker. It may send, but not wait.
-        if let Err(error) = endpoint.send(ANSWER, message.header(), message.payload()) {
-            eprintln!("no answer: {error}");
+    // A handler runs on whichever thread drives the worker. It may send, but not wait.
+    listener.worker().on_request(GREET, |_, request| {
+        let greeting = format!("hello, {}", String::from_utf8_lossy(request.payload()));
+        if let Err(unsent) = request.reply(b"a header", greeting.as_bytes()) {
+            eprintln!("server: {unsent}");
         }
     });
     // Waiting drives the worker; so does a `worker.progress_thread()`, or `worker.drive()` in tokio.
@@ -34,16 +32,9 @@ fn server(listener: &Listener) -> anyhow::Result<()> {
 
 fn client(address: SocketAddr) -> anyhow::Result<()> {
     let worker = Context::open()?.worker(Config::new())?;
-    let answered = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&answered);
-    worker.on_message(ANSWER, move |_, message| {
-        let answer = String::from_utf8_lossy(message.payload());
-        println!("client: {answer:?} came back");
-        told.store(true, Ordering::Relaxed);
-    });
     let endpoint = worker.connect(address)?;
-    endpoint.send(ASK, b"a header", b"hello")?.wait(LONG)?; // the peer's device has it
-    worker.wait_until(LONG, || answered.load(Ordering::Relaxed))?; // its program has answered
+    let reply = endpoint.request(GREET, b"a header", b"world").wait(LONG)?; // or `.await`
+    println!("client: {}", String::from_utf8_lossy(reply.payload()));
     println!("client: {}", endpoint.close().wait(LONG)?.kind);
     Ok(())
 }
