@@ -7,9 +7,10 @@ use adverb::Mode;
 use anyhow::anyhow;
 
 use crate::options::Options;
+use crate::stop::Stop;
 
 /// Plays against a server of the same mode, for each mode.
-pub(crate) fn play_in_all_modes(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn play_in_all_modes(options: &Options, stop: &Stop) -> anyhow::Result<()> {
     let context = crate::open(options)?;
     for mode in [Mode::Poll, Mode::Event, Mode::Hybrid] {
         let options = Options {
@@ -17,7 +18,7 @@ pub(crate) fn play_in_all_modes(options: &Options) -> anyhow::Result<()> {
             ..options.clone()
         };
         let server = Server::start(&options)?;
-        crate::play(&context, &server.address, &options)?;
+        crate::play(&context, &server.address, &options, stop)?;
     }
     Ok(())
 }

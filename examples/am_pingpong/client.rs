@@ -9,10 +9,14 @@ use adverb_measure::{CpuClock, Latencies, PingPongRow, Wakes};
 
 use crate::options::{Options, Test, resolve};
 use crate::report::Bar;
+use crate::stop::Stop;
 use crate::wire::{PING, PONG, STREAM, STREAMED};
 
 /// Waits need no limit of their own: a peer that dies ends the endpoint, and with it the wait.
 const FOR_EVER: Duration = Duration::MAX;
+
+/// How often a long pause looks whether the program is to stop.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -22,16 +26,36 @@ pub(crate) fn measure(
     context: &Context,
     server: &str,
     options: &Options,
+    stop: &Stop,
 ) -> anyhow::Result<(PingPongRow, Latencies)> {
     let worker = context.worker(options.config())?;
-    let client = Client::connect(&worker, server)?;
+    let _wakes = stop.wakes(&worker);
+    let client = Client::connect(&worker, server, stop)?;
     let mut latencies = Latencies::new();
     let row = match options.test {
-        Test::Lat => client.latency(options, &mut latencies)?,
-        _ => client.stream(options)?,
+        Test::Lat => client.latency(options, &mut latencies),
+        _ => client.stream(options),
     };
-    client.close()?;
+    // Also if it was stopped.
+    let closed = close(&[client]);
+    let row = row?;
+    closed?;
     Ok((row, latencies))
+}
+
+/// Closes all in order, which proves that the server has got everything.
+pub(crate) fn close(clients: &[Client]) -> anyhow::Result<()> {
+    let closing: Vec<_> = clients.iter().map(|client| client.endpoint.close()).collect();
+    for closed in closing {
+        let end = closed.wait(GOODBYE)?;
+        if !matches!(
+            end.kind,
+            EndpointErrorKind::Closed | EndpointErrorKind::PeerClosed(_)
+        ) {
+            return Err(end.into());
+        }
+    }
+    Ok(())
 }
 
 /// A connection, and how far the server has answered on it.
@@ -40,10 +64,11 @@ pub(crate) struct Client {
     pub(crate) endpoint: Endpoint,
     /// Pongs that came, or messages of a stream that the server has counted.
     answered: Arc<AtomicU64>,
+    stop: Stop,
 }
 
 impl Client {
-    pub(crate) fn connect(worker: &Worker, server: &str) -> anyhow::Result<Self> {
+    pub(crate) fn connect(worker: &Worker, server: &str, stop: &Stop) -> anyhow::Result<Self> {
         let answered = Arc::new(AtomicU64::new(0));
         let pongs = Arc::clone(&answered);
         worker.on_message(PONG, move |_, _| {
@@ -59,6 +84,7 @@ impl Client {
             endpoint: worker.connect(&*resolve(server)?)?,
             worker: worker.clone(),
             answered,
+            stop: stop.clone(),
         })
     }
 
@@ -72,9 +98,7 @@ impl Client {
         }
         let meter = Meter::start(&self.worker);
         for i in 0..options.iters {
-            if !gap.is_zero() {
-                std::thread::sleep(gap);
-            }
+            self.pause(gap)?;
             let start = Instant::now();
             self.ping(&payload)?;
             // There and back takes twice as long as there.
@@ -82,6 +106,16 @@ impl Client {
             bar.show(i);
         }
         Ok(meter.stop(options, &self.worker, latencies))
+    }
+
+    fn pause(&self, mut gap: Duration) -> anyhow::Result<()> {
+        while !gap.is_zero() {
+            let some = gap.min(LOOK);
+            std::thread::sleep(some);
+            gap -= some;
+            self.stop.check()?;
+        }
+        Ok(())
     }
 
     fn ping(&self, payload: &[u8]) -> anyhow::Result<()> {
@@ -148,36 +182,29 @@ impl Client {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Drives the worker until `done`, or until the endpoint has ended, which is an error.
+    /// Drives the worker until `done`, or until the endpoint has ended or the program is to stop, which are errors.
     pub(crate) fn wait(&self, done: impl Fn() -> bool) -> anyhow::Result<()> {
-        self.worker
-            .wait_until(FOR_EVER, || done() || !self.endpoint.is_open())?;
-        if done() { Ok(()) } else { self.check_open() }
+        self.worker.wait_until(FOR_EVER, || {
+            done() || self.stop.asked() || !self.endpoint.is_open()
+        })?;
+        if done() { Ok(()) } else { self.check() }
     }
 
     /// Drives the worker for so long.
     fn drive_for(&self, time: Duration) -> anyhow::Result<()> {
         // Its timeout is what is meant to happen.
         let _ = self.worker.wait_until(time, || !self.endpoint.is_open());
-        self.check_open()
+        self.check()
     }
 
-    /// If the endpoint has ended: why.
-    pub(crate) fn check_open(&self) -> anyhow::Result<()> {
+    /// If the program is to stop or the endpoint has ended: why.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        self.stop.check()?;
         if self.endpoint.is_open() {
             return Ok(());
         }
         // If the server has just said goodbye, the reason is known when the goodbye is complete.
         Err(self.endpoint.closed().wait(GOODBYE)?.into())
-    }
-
-    /// Closes in order, which proves that the server has got everything.
-    pub(crate) fn close(&self) -> anyhow::Result<()> {
-        let end = self.endpoint.close().wait(GOODBYE)?;
-        match end.kind {
-            EndpointErrorKind::Closed | EndpointErrorKind::PeerClosed(_) => Ok(()),
-            _ => Err(end.into()),
-        }
     }
 }
 

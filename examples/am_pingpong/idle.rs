@@ -7,30 +7,53 @@ use adverb::{Context, Worker};
 use adverb_measure::IdleRow;
 use anyhow::anyhow;
 
-use crate::client::Client;
+use crate::client::{self, Client};
 use crate::options::{Options, Test};
+use crate::stop::Stop;
 use crate::wire::{COST, COST_IS, Cost};
 
 /// Holds connections open, sends nothing, and asks the server what that cost it.
-pub(crate) fn measure(context: &Context, server: &str, options: &Options) -> anyhow::Result<IdleRow> {
+pub(crate) fn measure(
+    context: &Context,
+    server: &str,
+    options: &Options,
+    stop: &Stop,
+) -> anyhow::Result<IdleRow> {
     let worker = context.worker(options.config())?;
-    let answers = Answers::to(&worker);
-    let clients = (0..options.endpoints)
-        .map(|_| Client::connect(&worker, server))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let _wakes = stop.wakes(&worker);
+    let mut clients = Vec::new();
+    let row = hold(&worker, server, options, stop, &mut clients);
+    // Also if it was stopped.
+    let closed = client::close(&clients);
+    let row = row?;
+    closed?;
+    Ok(row)
+}
+
+fn hold(
+    worker: &Worker,
+    server: &str,
+    options: &Options,
+    stop: &Stop,
+    clients: &mut Vec<Client>,
+) -> anyhow::Result<IdleRow> {
+    let answers = Answers::to(worker);
+    for _ in 0..options.endpoints {
+        stop.check()?;
+        clients.push(Client::connect(worker, server, stop)?);
+    }
     let asking = clients.first().ok_or_else(|| anyhow!("no endpoints"))?;
 
     let before = answers.ask(asking)?;
     let start = Instant::now();
     // Only the keepalive probes are sent meanwhile. That the time is up is what should end the wait.
     let _ = worker.wait_until(Duration::from_secs(options.secs), || {
-        !clients.iter().all(|client| client.endpoint.is_open())
+        stop.asked() || !clients.iter().all(|client| client.endpoint.is_open())
     });
-    clients.iter().try_for_each(Client::check_open)?;
+    clients.iter().try_for_each(Client::check)?;
     let seconds = start.elapsed().as_secs_f64();
     let after = answers.ask(asking)?;
 
-    clients.iter().try_for_each(Client::close)?;
     Ok(IdleRow {
         test: Test::Idle.name().into(),
         endpoints: clients.len(),

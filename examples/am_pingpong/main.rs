@@ -7,7 +7,7 @@
 //!
 //! Without arguments it starts a server in a second process and plays with it in all three modes.
 //!
-//! To learn how adverb is used, read `server.rs` first, then `client.rs`.
+//! To learn how adverb is used, read `../hello.rs` first, then `server.rs` and `client.rs`.
 #![forbid(unsafe_code)]
 
 mod both;
@@ -16,6 +16,7 @@ mod idle;
 mod options;
 mod report;
 mod server;
+mod stop;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -25,29 +26,40 @@ use std::process::ExitCode;
 use adverb::Context;
 use clap::Parser;
 use options::{Options, Test};
+use stop::{Stop, Stopped};
 
 fn main() -> ExitCode {
+    execute(&Options::parse())
+}
+
+fn execute(options: &Options) -> ExitCode {
     // `RUST_LOG=debug` shows what the transport has to say.
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .init();
-    match run(&Options::parse()) {
+    match Stop::on_signals().and_then(|stop| run(options, &stop)) {
         Ok(()) => ExitCode::SUCCESS,
         // An error of adverb says in one line what failed, with whom, why, and what to do.
         Err(error) => {
             eprintln!("am_pingpong: {error}");
+            if let Some(stopped) = error.downcast_ref::<Stopped>() {
+                stopped.end_process();
+            }
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(options: &Options) -> anyhow::Result<()> {
+fn run(options: &Options, stop: &Stop) -> anyhow::Result<()> {
+    if options.listen.is_none() {
+        report::check_stdout()?;
+    }
     match (&options.listen, &options.server) {
-        (Some(address), _) => server::run(&open(options)?, address, options),
-        (None, Some(server)) => play(&open(options)?, server, options),
-        (None, None) => both::play_in_all_modes(options),
+        (Some(address), _) => server::run(&open(options)?, address, options, stop),
+        (None, Some(server)) => play(&open(options)?, server, options, stop),
+        (None, None) => both::play_in_all_modes(options, stop),
     }
 }
 
@@ -61,11 +73,11 @@ fn open(options: &Options) -> anyhow::Result<Context> {
 }
 
 /// Measures against the server at this address, and prints the result.
-fn play(context: &Context, server: &str, options: &Options) -> anyhow::Result<()> {
+fn play(context: &Context, server: &str, options: &Options, stop: &Stop) -> anyhow::Result<()> {
     if options.test == Test::Idle {
-        report::print_idle(&idle::measure(context, server, options)?, options)
+        report::print_idle(&idle::measure(context, server, options, stop)?, options)
     } else {
-        let (row, latencies) = client::measure(context, server, options)?;
+        let (row, latencies) = client::measure(context, server, options, stop)?;
         report::print(&row, &latencies, options)
     }
 }

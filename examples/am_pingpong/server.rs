@@ -1,9 +1,7 @@
 //! The serving side: answers, until it is stopped.
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use adverb::{Context, Endpoint, EndpointErrorKind, Listener, WaitError, Worker};
@@ -11,26 +9,23 @@ use adverb_measure::process_cpu_time;
 use anyhow::anyhow;
 
 use crate::options::{Options, resolve};
+use crate::report::say;
+use crate::stop::Stop;
 use crate::wire::{COST, COST_IS, Cost, PING, PONG, STREAM, STREAMED};
 
-/// How often it looks whether it is to stop, while nothing happens.
+/// How often it looks after its clients, while nothing happens.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Serves clients at `address`: one with `--once`, else all until SIGINT or SIGTERM.
-pub(crate) fn run(context: &Context, address: &str, options: &Options) -> anyhow::Result<()> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
-            .map_err(|error| anyhow!("watching for signals: {error}"))?;
-    }
+/// Serves clients at `address`: one with `--once`, else all until the program is to stop.
+pub(crate) fn run(context: &Context, address: &str, options: &Options, stop: &Stop) -> anyhow::Result<()> {
     let server = Server::listen(context, address, options)?;
     let line = format!("listening on {}", server.address());
     if options.json {
         eprintln!("{line}");
     } else {
-        writeln!(std::io::stdout(), "{line}")?;
+        say(&mut std::io::stdout(), line)?;
     }
-    server.serve(options.once, &stop)
+    server.serve(options.once, stop)
 }
 
 pub(crate) struct Server {
@@ -53,7 +48,8 @@ impl Server {
     }
 
     /// Serves one client, with all connections that it makes, or all clients until `stop`.
-    pub(crate) fn serve(&self, once: bool, stop: &AtomicBool) -> anyhow::Result<()> {
+    pub(crate) fn serve(&self, once: bool, stop: &Stop) -> anyhow::Result<()> {
+        let _wakes = stop.wakes(&self.worker);
         if once {
             self.serve_one(stop)
         } else {
@@ -61,16 +57,16 @@ impl Server {
         }
     }
 
-    fn serve_one(&self, stop: &AtomicBool) -> anyhow::Result<()> {
+    fn serve_one(&self, stop: &Stop) -> anyhow::Result<()> {
         let mut clients: Vec<Endpoint> = Vec::new();
-        while clients.is_empty() && !stop.load(Ordering::Relaxed) {
-            clients.extend(self.accept()?);
+        while clients.is_empty() && !stop.asked() {
+            clients.extend(self.accept(stop)?);
         }
         let mut failed = Ok(());
         // `is_open` costs less than `error`, and this is asked for every message.
         let is_over = |client: &Endpoint| !client.is_open() && client.error().is_some();
-        while !clients.is_empty() && !stop.load(Ordering::Relaxed) {
-            let over = || clients.iter().any(is_over) || stop.load(Ordering::Relaxed);
+        while !clients.is_empty() && !stop.asked() {
+            let over = || clients.iter().any(is_over) || stop.asked();
             in_time(self.worker.wait_until(LOOK, over))?;
             clients.extend(std::iter::from_fn(|| self.listener.try_accept()));
             let ended;
@@ -84,11 +80,11 @@ impl Server {
         failed
     }
 
-    fn serve_all(&self, stop: &AtomicBool) -> anyhow::Result<()> {
+    fn serve_all(&self, stop: &Stop) -> anyhow::Result<()> {
         let mut clients: Vec<Endpoint> = Vec::new();
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.asked() {
             // This drives the worker, and so runs the handlers for the clients that are there already.
-            clients.extend(self.accept()?);
+            clients.extend(self.accept(stop)?);
             clients.retain(|client| {
                 // One that fails does not disturb the others.
                 if let Some(failure) = failure(client) {
@@ -103,8 +99,15 @@ impl Server {
         Ok(())
     }
 
-    fn accept(&self) -> Result<Option<Endpoint>, WaitError> {
-        in_time(self.listener.accept(LOOK))
+    /// The next client, if it comes soon and the program is not to stop.
+    pub(crate) fn accept(&self, stop: &Stop) -> Result<Option<Endpoint>, WaitError> {
+        let mut client = None;
+        let waited = self.worker.wait_until(LOOK, || {
+            client = self.listener.try_accept();
+            client.is_some() || stop.asked()
+        });
+        in_time(waited)?;
+        Ok(client)
     }
 }
 
@@ -155,10 +158,9 @@ fn say_goodbye(clients: &[Endpoint]) {
 }
 
 /// That nothing came in time is no error here.
-fn in_time<T>(waited: Result<T, WaitError>) -> Result<Option<T>, WaitError> {
+fn in_time(waited: Result<(), WaitError>) -> Result<(), WaitError> {
     match waited {
-        Ok(came) => Ok(Some(came)),
-        Err(WaitError::Timeout(_)) => Ok(None),
-        Err(error) => Err(error),
+        Err(WaitError::Timeout(_)) => Ok(()),
+        waited => waited,
     }
 }

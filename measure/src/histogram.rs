@@ -36,14 +36,18 @@ impl Latencies {
         self.histogram.len()
     }
 
-    /// The latency that `percent` % stay within, in µs.
-    pub fn percentile_us(&self, percent: f64) -> f64 {
-        self.histogram.value_at_percentile(percent) as f64 / 1e3
+    /// The latency that `percent` % stay within, in µs; `None` if none was recorded.
+    pub fn percentile_us(&self, percent: f64) -> Option<f64> {
+        self.if_any(self.histogram.value_at_percentile(percent) as f64 / 1e3)
     }
 
-    /// The mean, in µs.
-    pub fn mean_us(&self) -> f64 {
-        self.histogram.mean() / 1e3
+    /// The mean, in µs; `None` if none was recorded.
+    pub fn mean_us(&self) -> Option<f64> {
+        self.if_any(self.histogram.mean() / 1e3)
+    }
+
+    fn if_any(&self, figure: f64) -> Option<f64> {
+        (self.count() > 0).then_some(figure)
     }
 
     /// A picture of it: a line for each doubling, with a bar as long as its share.
@@ -82,15 +86,16 @@ mod tests {
     #[test]
     fn percentiles_are_in_microseconds() {
         let mut latencies = Latencies::new();
+        assert_eq!((latencies.percentile_us(50.0), latencies.mean_us()), (None, None));
         for us in 1..=100 {
             latencies.record(Duration::from_micros(us));
         }
         assert_eq!(latencies.count(), 100);
-        assert!((latencies.percentile_us(50.0) - 50.0).abs() < 0.1);
-        assert!((latencies.percentile_us(99.0) - 99.0).abs() < 0.1);
-        assert!((latencies.mean_us() - 50.5).abs() < 0.1);
+        assert!((latencies.percentile_us(50.0).unwrap() - 50.0).abs() < 0.1);
+        assert!((latencies.percentile_us(99.0).unwrap() - 99.0).abs() < 0.1);
+        assert!((latencies.mean_us().unwrap() - 50.5).abs() < 0.1);
         latencies.record(Duration::from_secs(1000));
-        assert!(latencies.percentile_us(100.0) >= 59e6);
+        assert!(latencies.percentile_us(100.0).unwrap() >= 59e6);
     }
 
     #[test]

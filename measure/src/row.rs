@@ -32,14 +32,14 @@ pub struct PingPongRow {
     pub iters: u64,
     /// The pause between two of them, in µs.
     pub gap_us: u64,
-    /// Median one-way latency, in µs; 0 where none is measured.
-    pub p50_us: f64,
+    /// Median one-way latency, in µs. Like the next three `None`, in JSON `null`, for a test that measures none.
+    pub p50_us: Option<f64>,
     /// The 99th percentile, in µs.
-    pub p99_us: f64,
+    pub p99_us: Option<f64>,
     /// The 99.9th percentile, in µs.
-    pub p999_us: f64,
+    pub p999_us: Option<f64>,
     /// The mean, in µs.
-    pub avg_us: f64,
+    pub avg_us: Option<f64>,
     /// Messages a second.
     pub msgs_per_s: f64,
     /// MiB a second.
@@ -78,17 +78,12 @@ impl fmt::Display for PingPongRow {
             f,
             "{test}: {size} bytes, {iters} messages, {mode} mode, {device} ({provider}), gap {gap_us} µs"
         )?;
-        if self.p50_us > 0.0 {
-            let Self {
-                p50_us,
-                p99_us,
-                p999_us,
-                avg_us,
-                ..
-            } = self;
+        if let (Some(p50), Some(p99), Some(p999), Some(mean)) =
+            (self.p50_us, self.p99_us, self.p999_us, self.avg_us)
+        {
             writeln!(
                 f,
-                "  one way   p50 {p50_us:.2} µs, p99 {p99_us:.2} µs, p99.9 {p999_us:.2} µs, mean {avg_us:.2} µs"
+                "  one way   p50 {p50:.2} µs, p99 {p99:.2} µs, p99.9 {p999:.2} µs, mean {mean:.2} µs"
             )?;
         }
         writeln!(
@@ -153,10 +148,10 @@ mod tests {
             size: 8,
             iters: 10,
             gap_us: 0,
-            p50_us: 1.5,
-            p99_us: 2.0,
-            p999_us: 3.0,
-            avg_us: 1.6,
+            p50_us: Some(1.5),
+            p99_us: Some(2.0),
+            p999_us: Some(3.0),
+            avg_us: Some(1.6),
             msgs_per_s: 1000.0,
             mib_per_s: 0.5,
             cpu_us_per_msg: 0.25,
@@ -173,5 +168,20 @@ mod tests {
         assert_eq!(json, expected);
         assert_eq!(serde_json::from_str::<PingPongRow>(&json).unwrap(), row);
         assert!(row.to_string().contains("p99 2.00 µs"));
+
+        let unmeasured = PingPongRow {
+            p50_us: None,
+            p99_us: None,
+            p999_us: None,
+            avg_us: None,
+            ..row
+        };
+        let json = unmeasured.to_json();
+        assert!(
+            json.contains(r#""p50_us":null,"p99_us":null,"p999_us":null,"avg_us":null"#),
+            "{json}"
+        );
+        assert_eq!(serde_json::from_str::<PingPongRow>(&json).unwrap(), unmeasured);
+        assert!(!unmeasured.to_string().contains("p99"));
     }
 }

@@ -106,7 +106,8 @@ impl SoftProvider {
         let (ip, interface) = match name.strip_prefix("soft:").map(str::parse::<IpAddr>) {
             Some(Ok(ip)) if !ip.is_unspecified() => (Some(ip), net::interface_of(ip)),
             None if name == DEFAULT_DEVICE => self.default_address(),
-            _ => return Err(self.no_such_device(name)),
+            Some(_) => return Err(malformed_name(name)),
+            None => return Err(self.no_such_device(name)),
         };
         let wire = match ip {
             Some(ip) => net::bind(ip, self.config.port).map_err(os)?,
@@ -165,6 +166,15 @@ impl SoftProvider {
         announce(Arc::downgrade(&core) as Weak<dyn Driven>);
         Ok(core)
     }
+}
+
+/// What the first part of the name promised does not follow.
+fn malformed_name(name: &str) -> VerbsError {
+    let kind = ErrorKind::MalformedName {
+        name: name.into(),
+        expected: "an IP address of this host must follow `soft:`, as in soft:10.0.0.2 or soft:fd00::2",
+    };
+    VerbsError::new("ibv_open_device", PROVIDER, kind)
 }
 
 // SAFETY: the devices keep the traits' promises, each object for the reason given at it.

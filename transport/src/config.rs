@@ -148,6 +148,12 @@ impl Config {
     }
 
     /// Local ACK timeout code, 1 to 31: 4.096 µs × 2^code. Default 14, which is 67 ms.
+    ///
+    /// With [`Config::retry_cnt`] it says how long this side goes on asking a peer that does not answer before the endpoint fails: with the defaults
+    /// about half a second where each timeout is as long as the first, 1.5 s over the software device, whose timeouts grow to four times that. A
+    /// NIC, or the kernel's SoftRoCE, answers also for a process that is stopped; the software device is part of the process, and answers no more
+    /// than it does. So if peers over it are stopped for longer (SIGSTOP, a debugger, a suspended container), raise this: 17 is 12 s, 20 is 99 s.
+    /// It is the same time by which a dead peer is noticed later.
     pub fn ack_timeout(mut self, code: u8) -> Self {
         self.ack_timeout = code.clamp(1, 31);
         self

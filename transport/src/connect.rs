@@ -9,7 +9,7 @@ use adverb_verbs::SendQueue;
 use adverb_wire::{Agreement, Handshake, HandshakeError, Parameters};
 
 use crate::connection::{Connection, Parts};
-use crate::handshake::Frames;
+use crate::handshake::{Frames, deadline};
 use crate::link::Link;
 use crate::table::Place;
 use crate::worker::{Owner, Shared};
@@ -27,7 +27,7 @@ pub(crate) fn connect(owner: &Arc<Owner>, address: impl ToSocketAddrs) -> Result
     if owner.is_driven_by_this_thread() {
         return Err(fail(unknown, WouldDeadlock.into()));
     }
-    let deadline = Instant::now() + owner.shared.config.connect_timeout;
+    let deadline = deadline(owner.shared.config.connect_timeout);
     let addresses = address
         .to_socket_addrs()
         .map_err(|error| fail(unknown, error.into()))?;

@@ -550,6 +550,10 @@ impl Connection {
         }
         match &kind {
             EndpointErrorKind::Aborted | EndpointErrorKind::WorkerShutDown => {}
+            // Whoever holds the endpoint is told, and would tell it once more.
+            kind if state.handle.strong_count() > 0 => {
+                tracing::debug!(link = %self.link, error = %kind, "an endpoint failed");
+            }
             kind => tracing::warn!(link = %self.link, error = %kind, "an endpoint failed"),
         }
         state.core.abort();

@@ -104,7 +104,8 @@ impl ContextBuilder {
     /// # Errors
     /// [`OpenError`] says what is missing.
     pub fn open(self) -> Result<Context, OpenError> {
-        let providers = if self.providers.is_empty() {
+        let built_in = self.providers.is_empty();
+        let providers = if built_in {
             built_in_providers()
         } else {
             self.providers
@@ -115,7 +116,15 @@ impl ContextBuilder {
                 .filter(|name| !name.is_empty())
         });
         let (device, port) = match named {
-            Some(name) => (open_named(&providers, &name)?, self.port.unwrap_or(1)),
+            Some(name) => {
+                let device = open_named(&providers, &name).map_err(|error| match error.kind {
+                    ErrorKind::NoSuchDevice { name, .. } if built_in && !cfg!(feature = "ibverbs") => {
+                        OpenError::WithoutIbverbs { name }
+                    }
+                    _ => error.into(),
+                })?;
+                (device, self.port.unwrap_or(1))
+            }
             None => open_first_active(&providers, self.port)?,
         };
         Context::on(device, port, self.source)
@@ -134,7 +143,7 @@ fn built_in_providers() -> Vec<Arc<dyn Provider>> {
     ]
 }
 
-fn open_named(providers: &[Arc<dyn Provider>], name: &str) -> Result<Arc<dyn Device>, OpenError> {
+fn open_named(providers: &[Arc<dyn Provider>], name: &str) -> Result<Arc<dyn Device>, VerbsError> {
     let mut refused = None;
     let mut available = Vec::new();
     for provider in providers {
@@ -158,7 +167,7 @@ fn open_named(providers: &[Arc<dyn Provider>], name: &str) -> Result<Arc<dyn Dev
             },
         )
     };
-    Err(refused.unwrap_or_else(missing).into())
+    Err(refused.unwrap_or_else(missing))
 }
 
 fn open_first_active(

@@ -106,7 +106,8 @@ pub enum EndpointErrorKind {
 fn completion_advice(status: WcStatus) -> &'static str {
     match status {
         WcStatus::RetryExcErr => {
-            "see whether the peer's process and host are up and the path carries RoCE, then connect again"
+            "the peer's process ended or is stopped, its host is down, or the network drops packets: connect again when it is there, \
+             and raise ack_timeout if it was only slow"
         }
         WcStatus::WrFlushErr => {
             "see whether the local port is up and its addresses are still there, then connect again"
@@ -247,6 +248,15 @@ pub enum OpenError {
         "the providers that this program brought have no device; without any of its own, adverb brings `soft0`"
     )]
     NoDevice,
+    /// None of adverb's own devices has this name, and the program was built without libibverbs.
+    #[error(
+        "{name:?} is none of adverb's own devices (soft0, soft:ADDRESS), and this program was built without libibverbs, which opens all others; \
+         build it with `--features ibverbs`"
+    )]
+    WithoutIbverbs {
+        /// The name asked for.
+        name: String,
+    },
     /// There are devices, but none has an active port.
     #[error("no RDMA device has an active port ({}); bring a link up, or name the device to open it all the same", .devices.join(", "))]
     NoActivePort {

@@ -8,6 +8,14 @@ use adverb_wire::{Frame, Handshake, Peek, Refuse, RefuseReason, Text, VersionRan
 
 use crate::ConnectErrorKind;
 
+/// Longer than any handshake, and short enough for every clock.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// When a handshake that begins now must be done.
+pub(crate) fn deadline(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(LONGEST)
+}
+
 /// A TCP connection that carries handshake frames until a deadline.
 #[derive(Debug)]
 pub(crate) struct Frames {
@@ -41,23 +49,16 @@ impl Frames {
             .map_err(|error| self.io_error(error, stage))
     }
 
-    /// Receives one frame. Reads no byte beyond it, and no more than a frame may have.
+    /// Receives one frame.
     pub(crate) fn read(&mut self, stage: &'static str) -> Result<Handshake, ConnectErrorKind> {
-        let mut buffer = [0; Frame::MAX_LEN];
-        let mut len = 0;
+        let mut frame = PartialFrame::default();
         loop {
-            match Frame::peek(&buffer[..len])? {
-                Peek::Complete { frame, .. } => return Ok(Handshake::decode(&frame)?),
-                Peek::Incomplete { missing } => {
-                    let end = (len + missing).min(buffer.len());
-                    self.stream.set_read_timeout(Some(self.remaining(stage)?))?;
-                    match self.stream.read(&mut buffer[len..end]) {
-                        Ok(0) => return Err(ConnectErrorKind::Hangup),
-                        Ok(n) => len += n,
-                        Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                        Err(error) => return Err(self.io_error(error, stage)),
-                    }
-                }
+            self.stream.set_read_timeout(Some(self.remaining(stage)?))?;
+            match frame.read_more(&mut self.stream) {
+                Ok(Some(handshake)) => return Ok(handshake),
+                Ok(None) => {}
+                Err(ConnectErrorKind::Io(error)) => return Err(self.io_error(error, stage)),
+                Err(kind) => return Err(kind),
             }
         }
     }
@@ -97,6 +98,45 @@ impl Frames {
         ConnectErrorKind::Timeout {
             stage,
             timeout: self.timeout,
+        }
+    }
+}
+
+/// What has come of a frame.
+#[derive(Debug, Default)]
+pub(crate) struct PartialFrame {
+    bytes: Vec<u8>,
+}
+
+impl PartialFrame {
+    /// Reads once, and returns the frame when it is whole. Reads no byte beyond it, and no more than a frame may have.
+    ///
+    /// # Errors
+    /// [`ConnectErrorKind::Io`] with what the stream said, [`ConnectErrorKind::Hangup`] if it ended, [`ConnectErrorKind::Handshake`] if this is no
+    /// frame.
+    pub(crate) fn read_more(
+        &mut self,
+        stream: &mut impl Read,
+    ) -> Result<Option<Handshake>, ConnectErrorKind> {
+        let len = self.bytes.len();
+        let Peek::Incomplete { missing } = Frame::peek(&self.bytes)? else {
+            return self.decode();
+        };
+        self.bytes.resize(len + missing, 0);
+        let read = stream.read(&mut self.bytes[len..]);
+        self.bytes.truncate(len + read.as_ref().copied().unwrap_or(0));
+        match read {
+            Ok(0) => Err(ConnectErrorKind::Hangup),
+            Ok(_) => self.decode(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn decode(&self) -> Result<Option<Handshake>, ConnectErrorKind> {
+        match Frame::peek(&self.bytes)? {
+            Peek::Complete { frame, .. } => Ok(Some(Handshake::decode(&frame)?)),
+            Peek::Incomplete { .. } => Ok(None),
         }
     }
 }

@@ -33,6 +33,7 @@
 
 mod async_events;
 mod awaited;
+mod callers;
 mod clock;
 mod completion;
 mod config;

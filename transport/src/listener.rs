@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,25 +12,31 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use adverb_proto::Side;
-use adverb_wire::{Handshake, HandshakeError, RefuseReason};
+use adverb_wire::{Handshake, HandshakeError, Parameters, RefuseReason};
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 
+use crate::callers::{Callers, Heard};
 use crate::connect::HalfOpen;
-use crate::handshake::Frames;
+use crate::handshake::{Frames, deadline};
 use crate::worker::Owner;
-use crate::{ConnectErrorKind, Endpoint, ListenError, WaitError, Worker};
+use crate::{ConnectErrorKind, Endpoint, EndpointErrorKind, ListenError, WaitError, Worker};
 
-/// Handshakes under way at once. A further one is told that the listener is busy.
+/// Handshakes under way at once, of those that have said hello. A further one is told that the listener is busy.
 const MAX_HANDSHAKES: usize = 64;
+
+/// Connections that wait to be accepted; the system's limit (net.core.somaxconn) may be lower. The standard library's 128 fill in a burst, and who
+/// comes then waits a second for TCP to try again.
+const BACKLOG: i32 = 4096;
 
 /// How long the accepting thread rests when the process has run out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections to a worker at a TCP address.
 ///
-/// Handshakes run on threads of their own, each limited in size and time, so that a stranger or a port scanner costs nothing but
-/// that. Dropping the listener stops them; endpoints that were accepted stay.
+/// Handshakes are limited in size and time. Who connects and says nothing, as a port scanner does, waits without a thread, and makes room for
+/// others when too many do. Dropping the listener stops all; endpoints that were accepted stay.
 pub struct Listener {
     shared: Arc<Shared>,
     owner: Arc<Owner>,
@@ -40,6 +46,8 @@ pub struct Listener {
 #[derive(Debug)]
 struct Shared {
     address: SocketAddr,
+    /// How long a handshake may take.
+    timeout: Duration,
     stop: OwnedFd,
     /// Connections that are not accepted yet. The handles in here keep them from closing.
     pending: Mutex<Vec<Endpoint>>,
@@ -73,8 +81,10 @@ impl Listener {
     fn start(owner: &Arc<Owner>, addresses: &[SocketAddr]) -> io::Result<Self> {
         let listener = TcpListener::bind(addresses)?;
         listener.set_nonblocking(true)?;
+        rustix::net::listen(&listener, BACKLOG)?;
         let shared = Arc::new(Shared {
             address: listener.local_addr()?,
+            timeout: owner.shared.config.connect_timeout,
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             pending: Mutex::new(Vec::new()),
             handshakes: AtomicUsize::new(0),
@@ -116,8 +126,16 @@ impl Listener {
     /// Takes a connection that is open, if there is one.
     pub fn try_accept(&self) -> Option<Endpoint> {
         let mut pending = self.shared.pending.lock();
-        // Those that did not open have logged why.
-        pending.retain(|endpoint| !matches!(endpoint.connection().opened(), Some(Err(_))));
+        pending.retain(|endpoint| match endpoint.connection().opened() {
+            Some(Err(error)) => {
+                if !matches!(error.kind, EndpointErrorKind::PeerClosed(_)) {
+                    // Nobody else hears of it.
+                    tracing::warn!(%error, "a connection ended before it was accepted");
+                }
+                false
+            }
+            _ => true,
+        });
         let place = pending
             .iter()
             .position(|endpoint| endpoint.connection().opened().is_some())?;
@@ -173,25 +191,47 @@ impl fmt::Debug for Listener {
 }
 
 fn accept_until_stopped(listener: &TcpListener, shared: &Arc<Shared>, worker: &Weak<Owner>) {
+    let mut callers = Callers::default();
     let mut failing = false;
     loop {
-        let mut fds = [
-            PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(shared.stop.as_fd(), PollFlags::IN),
-        ];
-        match poll(&mut fds, None) {
-            Ok(_) if !fds[1].revents().is_empty() => return,
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        let watched = [shared.stop.as_fd(), listener.as_fd()];
+        let mut fds: Vec<_> = watched
+            .into_iter()
+            .chain(callers.descriptors())
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let left = callers
+            .deadline()
+            .map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // A deadline is not so far away that a system call would not take it.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => {
                 tracing::error!(%errno, "a listener stopped");
                 return;
             }
         }
-        match listener.accept() {
-            Ok((stream, peer)) => {
-                failing = false;
-                start_handshake(shared, worker, stream, peer);
-            }
+        let readable: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        let [stopped, connecting, callers_readable @ ..] = &*readable else {
+            return;
+        };
+        if *stopped {
+            return;
+        }
+        // First, so that nobody who has said hello makes room for the next.
+        for heard in callers.listen(Instant::now(), callers_readable) {
+            start_handshake(shared, worker, heard);
+        }
+        if !connecting {
+            continue;
+        }
+        let accepted = listener
+            .accept()
+            .and_then(|(stream, peer)| callers.add(stream, peer, deadline(shared.timeout)));
+        match accepted {
+            Ok(()) => failing = false,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 // A connection that was reset meanwhile, or no descriptors left: others may fare better.
@@ -200,13 +240,32 @@ fn accept_until_stopped(listener: &TcpListener, shared: &Arc<Shared>, worker: &W
                     tracing::warn!(%error, %address, "connections cannot be accepted (for EMFILE raise `ulimit -n`); trying on");
                 }
                 failing = true;
-                std::thread::sleep(ACCEPT_PAUSE);
+                let full = matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE));
+                if !(full && callers.send_one_away()) {
+                    std::thread::sleep(ACCEPT_PAUSE);
+                }
             }
         }
     }
 }
 
-fn start_handshake(shared: &Arc<Shared>, worker: &Weak<Owner>, stream: TcpStream, peer: SocketAddr) {
+fn start_handshake(shared: &Arc<Shared>, worker: &Weak<Owner>, heard: Heard) {
+    let Heard {
+        stream,
+        peer,
+        deadline,
+        hello,
+    } = heard;
+    let theirs = match hello {
+        Ok(theirs) => theirs,
+        Err(kind) => {
+            report(peer, &kind);
+            if let Some(reason) = refusal(&kind) {
+                refuse(shared, stream, deadline, reason, &kind.to_string());
+            }
+            return;
+        }
+    };
     let busy = shared.handshakes.fetch_add(1, Ordering::AcqRel) >= MAX_HANDSHAKES;
     let (handshaking, worker) = (Arc::clone(shared), Weak::clone(worker));
     let started = if busy {
@@ -218,7 +277,7 @@ fn start_handshake(shared: &Arc<Shared>, worker: &Weak<Owner>, stream: TcpStream
                 .name("adverb-handshake".into())
                 .spawn(move || {
                     if let Some(owner) = worker.upgrade()
-                        && let Err(kind) = handshake(&handshaking, &owner, stream, peer)
+                        && let Err(kind) = handshake(&handshaking, &owner, stream, peer, deadline, &theirs)
                     {
                         report(peer, &kind);
                     }
@@ -228,10 +287,14 @@ fn start_handshake(shared: &Arc<Shared>, worker: &Weak<Owner>, stream: TcpStream
     };
     if let Err(error) = started {
         shared.handshakes.fetch_sub(1, Ordering::AcqRel);
-        let soon = Duration::from_millis(100);
-        if let Ok(mut frames) = Frames::new(stream, Instant::now() + soon, soon) {
-            frames.refuse(RefuseReason::Busy, &error.to_string());
-        }
+        refuse(shared, stream, deadline, RefuseReason::Busy, &error.to_string());
+    }
+}
+
+/// Says no, without waiting: a refusal fits the buffer of a connection on which nothing was sent.
+fn refuse(shared: &Shared, stream: TcpStream, deadline: Instant, reason: RefuseReason, text: &str) {
+    if let Ok(mut frames) = Frames::new(stream, deadline, shared.timeout) {
+        frames.refuse(reason, text);
     }
 }
 
@@ -248,17 +311,19 @@ fn report(peer: SocketAddr, kind: &ConnectErrorKind) {
     }
 }
 
-/// The listening side of a handshake.
+/// The listening side of a handshake, once the peer has said hello.
 fn handshake(
     shared: &Shared,
     owner: &Arc<Owner>,
     stream: TcpStream,
     peer: SocketAddr,
+    deadline: Instant,
+    theirs: &Parameters,
 ) -> Result<(), ConnectErrorKind> {
-    let timeout = owner.shared.config.connect_timeout;
+    stream.set_nonblocking(false)?;
     let local = stream.local_addr()?.ip();
-    let mut frames = Frames::new(stream, Instant::now() + timeout, timeout)?;
-    let result = welcome(shared, owner, &mut frames, local, peer);
+    let mut frames = Frames::new(stream, deadline, shared.timeout)?;
+    let result = welcome(shared, owner, &mut frames, local, peer, theirs);
     if let Err(kind) = &result
         && let Some(reason) = refusal(kind)
     {
@@ -271,17 +336,14 @@ fn welcome(
     shared: &Shared,
     owner: &Arc<Owner>,
     frames: &mut Frames,
-    local: std::net::IpAddr,
+    local: IpAddr,
     peer: SocketAddr,
+    theirs: &Parameters,
 ) -> Result<(), ConnectErrorKind> {
-    let theirs = match frames.read("the peer's handshake")? {
-        Handshake::Hello(parameters) => parameters,
-        other => return Err(HandshakeError::UnexpectedFrame(other.kind()).into()),
-    };
     let half = HalfOpen::prepare(&owner.shared, Some(local), theirs.nonce)?;
     let ours = half.link.parameters.clone();
-    let agreement = ours.agree(&theirs)?;
-    let endpoint = half.open(owner, Side::Server, peer, &theirs, &agreement)?;
+    let agreement = ours.agree(theirs)?;
+    let endpoint = half.open(owner, Side::Server, peer, theirs, &agreement)?;
     // Before the peer can know of it, so that it is there when the confirmation comes.
     shared.pending.lock().push(endpoint.clone());
     frames

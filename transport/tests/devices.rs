@@ -72,6 +72,28 @@ fn a_device_that_does_not_exist_is_named_with_those_that_do() {
 }
 
 #[test]
+fn a_device_of_the_system_needs_libibverbs_and_a_build_without_it_says_so() {
+    let error = Context::builder().device("rxe77").open().unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("\"rxe77\""), "{text}");
+    assert_eq!(
+        text.contains("`--features ibverbs`"),
+        cfg!(not(feature = "ibverbs")),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_address_that_is_none_is_told() {
+    let error = Context::builder().device("soft:xyz").open().unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("\"soft:xyz\" names no device: an IP address"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_port_that_is_down_is_told() {
     let devices = [(FIRST, false), (SECOND, false)];
     let error = open(&devices, Some(FIRST)).unwrap_err();

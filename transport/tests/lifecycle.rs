@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use adverb::{
     ConnectErrorKind, EndpointErrorKind, GoodbyeReason, Mode, OpenError, Outcome, SendError, WaitError,
 };
 use adverb_verbs::{AsyncEvent, AsyncEventKind, EventSource, WcStatus};
-use adverb_wire::{Frame, Handshake, Peek, RefuseReason};
+use adverb_wire::{Frame, Handshake, Peek, Refuse, RefuseReason};
 use common::{ECHO, LONG, Pair, SINK, config};
 
 #[test]
@@ -126,7 +126,9 @@ fn an_abort_is_told_by_the_next_send() {
         device,
         "RETRY_EXC_ERR",
         &client.peer().to_string(),
+        "the peer's process ended",
         "connect again",
+        "ack_timeout",
     ] {
         assert!(text.contains(part), "{part} is missing in: {text}");
     }
@@ -214,26 +216,74 @@ fn strangers_on_the_tcp_port_are_sent_away() {
 }
 
 #[test]
+fn silent_strangers_do_not_keep_peers_waiting() {
+    // Longer than this test waits: none of them is sent away because its time is up.
+    let pair = Pair::new(config(Mode::Hybrid).connect_timeout(2 * LONG));
+    let connect = |_| TcpStream::connect(pair.listener.local_addr()).unwrap();
+    let mut strangers: Vec<_> = (0..200).map(connect).collect();
+    let (client, _server) = pair.connect();
+    client.send(SINK, &[], b"hello").unwrap().wait(LONG).unwrap();
+    for stranger in &mut strangers {
+        stranger.set_nonblocking(true).unwrap();
+        let waiting = stranger.read(&mut [0]).unwrap_err();
+        assert_eq!(
+            waiting.kind(),
+            ErrorKind::WouldBlock,
+            "all of them are still there"
+        );
+    }
+
+    // More than there is room for: those that came first make it.
+    strangers.extend((0..200).map(connect));
+    let _another = pair.connect();
+    strangers[0].set_nonblocking(false).unwrap();
+    strangers[0].set_read_timeout(Some(LONG)).unwrap();
+    assert_eq!(strangers[0].read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn a_hello_may_come_byte_by_byte() {
+    let pair = Pair::new(config(Mode::Hybrid));
+    let mut stream = TcpStream::connect(pair.listener.local_addr()).unwrap();
+    stream.set_nodelay(true).unwrap();
+    for byte in *ANOTHER_VERSION {
+        stream.write_all(&[byte]).unwrap();
+        // Usually long enough for each to come alone.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(matches!(
+        refusal(stream).reason,
+        RefuseReason::VersionMismatch { .. }
+    ));
+}
+
+#[test]
 fn another_wire_version_is_refused_with_both_sides_ranges() {
     let pair = Pair::new(config(Mode::Hybrid));
     let mut stream = TcpStream::connect(pair.listener.local_addr()).unwrap();
-    // Version 9, kind Hello, and the one parameter that comes first: min_version 9.
-    stream
-        .write_all(b"ADVB\x09\x00\x01\x00\x06\x00\x00\x00\x01\x00\x02\x00\x09\x00")
-        .unwrap();
+    stream.write_all(ANOTHER_VERSION).unwrap();
+    let refuse = refusal(stream);
+    assert!(
+        matches!(refuse.reason, RefuseReason::VersionMismatch { .. }),
+        "{refuse}"
+    );
+}
+
+/// A hello of version 9, with the one parameter that comes first: min_version 9.
+const ANOTHER_VERSION: &[u8; 18] = b"ADVB\x09\x00\x01\x00\x06\x00\x00\x00\x01\x00\x02\x00\x09\x00";
+
+/// What a listener that refuses answers.
+fn refusal(mut stream: TcpStream) -> Refuse {
     stream.set_read_timeout(Some(LONG)).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     let Ok(Peek::Complete { frame, .. }) = Frame::peek(&answer) else {
         panic!("no frame: {answer:?}")
     };
-    let Ok(Handshake::Refuse(refuse)) = Handshake::decode(&frame) else {
-        panic!("no refusal")
-    };
-    assert!(
-        matches!(refuse.reason, RefuseReason::VersionMismatch { .. }),
-        "{refuse}"
-    );
+    match Handshake::decode(&frame) {
+        Ok(Handshake::Refuse(refuse)) => refuse,
+        other => panic!("no refusal: {other:?}"),
+    }
 }
 
 #[test]
@@ -271,6 +321,12 @@ fn a_silent_peer_costs_no_more_than_the_timeout() {
     );
     assert!(started.elapsed() < LONG);
     assert_eq!(pair.client.stats().endpoints, 0);
+}
+
+#[test]
+fn a_connection_may_take_for_ever_to_open() {
+    let pair = Pair::new(config(Mode::Hybrid).connect_timeout(Duration::MAX));
+    pair.connect();
 }
 
 #[test]

@@ -76,7 +76,7 @@ mod tests {
     fn codes_print_with_what_they_mean() {
         let text = WcStatus::RetryExcErr.to_string();
         assert!(
-            text.starts_with("RETRY_EXC_ERR (12): the peer did not answer"),
+            text.starts_with("RETRY_EXC_ERR (12): the peer's queue pair did not answer"),
             "{text}"
         );
         assert!(

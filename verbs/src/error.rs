@@ -41,6 +41,13 @@ pub enum ErrorKind {
         /// The names of the devices that the provider has.
         available: Vec<String>,
     },
+    /// The provider can have no device of this name.
+    MalformedName {
+        /// The name asked for.
+        name: String,
+        /// What its names look like.
+        expected: &'static str,
+    },
     /// The device is gone or had a fatal error.
     DeviceFatal,
 }
@@ -73,6 +80,7 @@ impl VerbsError {
         const ENOMEM: i32 = 12;
         const EACCES: i32 = 13;
         const EINVAL: i32 = 22;
+        const EADDRNOTAVAIL: i32 = 99;
         const ENETUNREACH: i32 = 101;
         const ETIMEDOUT: i32 = 110;
         match (&self.kind, self.operation) {
@@ -87,6 +95,9 @@ impl VerbsError {
             ),
             (ErrorKind::Os(ENOENT), "ibv_open_device" | "ibv_get_device_list") => {
                 Some("load the kernel module ib_uverbs and see that /dev/infiniband/uverbs* exist")
+            }
+            (ErrorKind::Os(EADDRNOTAVAIL), "ibv_open_device") => {
+                Some("the address must be one of this host's: see `ip address`")
             }
             (ErrorKind::Os(EINVAL), "ibv_create_qp") => Some(
                 "ask for less: queue depths, SGEs or inline bytes are above what the device takes (`ibv_devinfo -v`)",
@@ -144,6 +155,7 @@ impl fmt::Display for ErrorKind {
                     available.join(", ")
                 )
             }
+            Self::MalformedName { name, expected } => write!(f, "{name:?} names no device: {expected}"),
             Self::DeviceFatal => f.write_str("the device had a fatal error or was removed"),
         }
     }

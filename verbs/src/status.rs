@@ -33,7 +33,7 @@ codes! {
     /// The responder could not carry out the request.
     RemOpErr = 11, "REM_OP_ERR", "the peer's device could not carry out the request";
     /// No acknowledgement came within `timeout` × (`retry_cnt` + 1).
-    RetryExcErr = 12, "RETRY_EXC_ERR", "the peer did not answer: it is gone, its queue pair is in error, or the path is broken";
+    RetryExcErr = 12, "RETRY_EXC_ERR", "the peer's queue pair did not answer, however often it was asked";
     /// The responder had no receive posted, for too long.
     RnrRetryExcErr = 13, "RNR_RETRY_EXC_ERR", "the peer had no receive posted, for too long";
     /// Reliable datagram domain mismatch (never on RC).

@@ -34,9 +34,9 @@ fn a_peer_killed_in_midst_of_it_ends_the_other_with_an_error() {
         .iter()
         .filter(|line| line.contains("RETRY_EXC_ERR") && line.contains("rxe0"))
         .count();
-    assert!(
-        told >= 2,
-        "both sides say what happened, and where: {:#?}",
+    assert_eq!(
+        told, 2,
+        "each side says once what happened, and where: {:#?}",
         host.output
     );
 }

@@ -52,12 +52,12 @@ fn assert_complete(rows: &[Value]) {
         );
         assert_eq!(row["iters"], ITERS, "{row}");
         assert_eq!(row["missed_completions"], 0, "{row}");
-        let measured = if row["test"] == "lat" {
-            "p50_us"
-        } else {
-            "msgs_per_s"
-        };
-        assert!(row[measured].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["msgs_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        for latency in ["p50_us", "p99_us", "p999_us", "avg_us"] {
+            let measured = row[latency].as_f64().is_some_and(|us| us > 0.0);
+            assert_eq!(measured, row["test"] == "lat", "{row}");
+            assert_eq!(row[latency].is_null(), row["test"] != "lat", "{row}");
+        }
     }
     let wakes = |row: &Value, reason: &str| row["wakes"][reason].as_u64().unwrap();
     assert_eq!(

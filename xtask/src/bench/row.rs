@@ -169,7 +169,7 @@ mod tests {
             "noise",
             "@a 1",
             "@a 2.5",
-            r#"@b {"p50_us":7.5,"mode":"poll"}"#,
+            r#"@b {"p50_us":7.5,"p99_us":null,"mode":"poll"}"#,
         ]
         .map(String::from);
         let samples = Samples::of(&lines);
@@ -182,7 +182,9 @@ mod tests {
                 .to_string()
                 .contains("3 times instead of 4")
         );
-        assert!(samples.median("b.mode", 1).is_err());
+        for no_figure in ["b.mode", "b.p99_us"] {
+            assert!(samples.median(no_figure, 1).is_err());
+        }
     }
 
     #[test]
