@@ -2,11 +2,11 @@
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use adverb_proto::{self as proto, PeerLimits, Side};
 use adverb_verbs::SendQueue;
-use adverb_wire::{Agreement, Handshake, HandshakeError, Parameters};
+use adverb_wire::{Agreement, Handshake, HandshakeError, Parameters, Refuse, RefuseReason};
 
 use crate::connection::{Connection, Parts};
 use crate::handshake::{Frames, deadline};
@@ -14,6 +14,12 @@ use crate::link::Link;
 use crate::table::Place;
 use crate::worker::{Owner, Shared};
 use crate::{ConnectError, ConnectErrorKind, Endpoint, LinkEnd, LinkInfo, WaitError, WouldDeadlock};
+
+/// The first pause before a listener that is busy is asked again. Each further one is twice as long, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+
+/// The longest pause before a listener that is busy is asked again.
+const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
 /// Connects to the listener at `address`.
 pub(crate) fn connect(owner: &Arc<Owner>, address: impl ToSocketAddrs) -> Result<Endpoint, ConnectError> {
@@ -36,12 +42,42 @@ pub(crate) fn connect(owner: &Arc<Owner>, address: impl ToSocketAddrs) -> Result
         ConnectErrorKind::Io(std::io::ErrorKind::AddrNotAvailable.into()),
     );
     for peer in addresses {
-        match connect_to(owner, peer, deadline) {
+        match connect_patiently(owner, peer, deadline) {
             Ok(endpoint) => return Ok(endpoint),
             Err(kind) => last = fail(peer, kind),
         }
     }
     Err(last)
+}
+
+/// Connects, and asks again for as long as the listener says that it is busy.
+fn connect_patiently(
+    owner: &Arc<Owner>,
+    peer: SocketAddr,
+    deadline: Instant,
+) -> Result<Endpoint, ConnectErrorKind> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let refused = match connect_to(owner, peer, deadline) {
+            Err(
+                kind @ ConnectErrorKind::Refused(Refuse {
+                    reason: RefuseReason::Busy,
+                    ..
+                }),
+            ) => kind,
+            other => return other,
+        };
+        // Half of it by chance: those that were refused together must not come back together.
+        let jittered = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+        if deadline.saturating_duration_since(Instant::now()) <= jittered {
+            return Err(refused);
+        }
+        match owner.wait_for(jittered, || false) {
+            Err(WaitError::Timeout(_)) | Ok(()) => {}
+            Err(error) => return Err(ConnectErrorKind::Wait(error)),
+        }
+        pause = LONGEST_PAUSE.min(pause * 2);
+    }
 }
 
 fn connect_to(owner: &Arc<Owner>, peer: SocketAddr, deadline: Instant) -> Result<Endpoint, ConnectErrorKind> {

@@ -60,7 +60,10 @@ mod tokio;
 mod worker;
 
 pub use adverb_progress::{Mode, Snapshot, Wakes};
-pub use adverb_proto::{GoodbyeReason, Outcome, RefusalReason};
+pub use adverb_proto::{FailReason, GoodbyeReason, Outcome, ProtocolError, RefusalReason};
+pub use adverb_types::{Gid, Qpn};
+pub use adverb_verbs::{Provider, VerbsError, WcStatus};
+pub use adverb_wire::{Disagreement, HandshakeError, Refuse, RefuseReason};
 pub use completion::{Closed, Ready, SendCompletion};
 pub use config::Config;
 pub use context::{Context, ContextBuilder};

@@ -206,6 +206,8 @@ impl Worker {
 
     /// Connects to the [`Listener`] at `address`, driving the worker meanwhile. The endpoint that it returns has carried a message each way.
     ///
+    /// A listener that has too many handshakes under way is asked again after a pause, which grows and is partly left to chance.
+    ///
     /// # Errors
     /// [`ConnectError`] after [`Config::connect_timeout`] at the latest. Nothing is left of the connection then.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Endpoint, ConnectError> {

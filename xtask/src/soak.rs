@@ -20,6 +20,12 @@ pub(crate) struct Args {
     /// Seeds of the simulated network: `FROM..TO`. A single failing one replays as `N..N+1`.
     #[arg(long, default_value = "0..10000")]
     seeds: String,
+    /// Messages for each case of `credits`.
+    #[arg(long, default_value_t = 1_000_000)]
+    messages: u64,
+    /// Endpoints of `crowd`.
+    #[arg(long, default_value_t = 1_000)]
+    endpoints: u32,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -28,6 +34,10 @@ enum Name {
     Fuzz,
     /// Random programs of the RC protocol over a network that loses, repeats and reorders, one for each of --seeds.
     Simulated,
+    /// Lost and late grants at windows of 2, 3, 8 and 64, --messages for each case.
+    Credits,
+    /// A connection storm, --endpoints on one worker, and a receiver that takes nothing.
+    Crowd,
     /// Messages in event and hybrid mode on SoftRoCE, with pauses: no wake-up may be lost.
     Wakeups,
 }
@@ -37,6 +47,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match args.name {
         Name::Fuzz => fuzz(args.secs),
         Name::Simulated => simulated(&args.seeds),
+        Name::Credits => {
+            let messages = args.messages;
+            transport_test("credits", "ADVERB_MESSAGES", messages.to_string())?;
+            println!(
+                "{messages} messages for each case: all arrived once and in order, none met an empty receive queue"
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+        Name::Crowd => {
+            transport_test("crowd", "ADVERB_ENDPOINTS", args.endpoints.to_string())?;
+            Ok(ExitCode::SUCCESS)
+        }
         Name::Wakeups => wakeups(),
     }
 }
@@ -104,6 +126,28 @@ fn simulated(seeds: &str) -> Result<ExitCode> {
     ensure!(status.success(), "a seed of {seeds} failed; the test names it");
     println!("seeds {seeds}: every message exactly once and in order, or an error on both sides");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a test of the transport, released and alone, with `variable` set to `value`.
+fn transport_test(name: &str, variable: &str, value: String) -> Result<()> {
+    let arguments = [
+        "test",
+        "--release",
+        "--quiet",
+        "--package",
+        "adverb",
+        "--test",
+        name,
+        "--",
+        "--nocapture",
+        "--test-threads=1",
+    ];
+    let status = cargo(&workspace::root(), &arguments)
+        .env(variable, value)
+        .status()
+        .with_context(|| format!("running the test {name}"))?;
+    ensure!(status.success(), "a case of {name} failed; the test names it");
+    Ok(())
 }
 
 /// Ping-pong with pauses around the safety interval, where a lost event would show as a missed completion.

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 pub(crate) use shared::{Link, SharedWire};
 pub(crate) use sim::Driven;
-pub use sim::{SimFaults, SimNetwork};
+pub use sim::{SimFaults, SimNetwork, SimVerdict};
 pub(crate) use udp::UdpWire;
 
 /// Packets in a batch at most.

@@ -81,6 +81,20 @@ impl SimFaults {
     }
 }
 
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SimVerdict {
+    /// What [`SimFaults`] say.
+    Pass,
+    /// It vanishes.
+    Drop,
+    /// It arrives so much later than it would.
+    Delay(Duration),
+}
+
+/// Judges packets, each as it is sent, from the first byte of its BTH to the last of its ICRC.
+type Filter = Box<dyn FnMut(&[u8]) -> SimVerdict + Send>;
+
 /// A network between the devices of [`crate::SoftProvider::simulated`], on a clock that stands still until [`SimNetwork::advance`].
 ///
 /// Its devices have no thread: `advance` also drives them, and rings their channels. With one thread and one seed, what happens is the same each
@@ -125,6 +139,7 @@ struct Network {
 
 struct State {
     faults: SimFaults,
+    filter: Option<Filter>,
     random: fastrand::Rng,
     nodes: Vec<Node>,
     /// How many devices there ever were.
@@ -165,6 +180,7 @@ impl SimNetwork {
             state: Mutex::new(State {
                 random: fastrand::Rng::with_seed(faults.seed),
                 faults,
+                filter: None,
                 nodes: Vec::new(),
                 attached: 0,
                 flying: BinaryHeap::new(),
@@ -179,6 +195,12 @@ impl SimNetwork {
         let mut state = self.0.state.lock();
         state.random = fastrand::Rng::with_seed(faults.seed);
         state.faults = faults;
+    }
+
+    /// Has each packet judged from now on, beside what chance does to it: for faults that depend on what is in it. `filter` gets it from the first
+    /// byte of its BTH to the last of its ICRC, as it is sent, and must not use this network.
+    pub fn set_filter(&self, filter: impl FnMut(&[u8]) -> SimVerdict + Send + 'static) {
+        self.0.state.lock().filter = Some(Box::new(filter));
     }
 
     /// How much virtual time has passed.
@@ -305,6 +327,15 @@ impl State {
         to: SocketAddr,
         packet: &[u8],
     ) {
+        let verdict = self
+            .filter
+            .as_mut()
+            .map_or(SimVerdict::Pass, |filter| filter(packet));
+        let later = match verdict {
+            SimVerdict::Pass => Duration::ZERO,
+            SimVerdict::Delay(later) => later,
+            SimVerdict::Drop => return,
+        };
         if self.chance(self.faults.loss) {
             return;
         }
@@ -317,7 +348,7 @@ impl State {
                 let place = self.random.usize(..bytes.len());
                 bytes[place] ^= 1 << self.random.u8(..8);
             }
-            let mut delay = self.faults.delay;
+            let mut delay = self.faults.delay + later;
             if self.chance(self.faults.reordering) {
                 delay += delay.mul_f64(self.random.f64() * 3.0);
             }
@@ -475,6 +506,37 @@ mod tests {
             .map(|i| (Duration::from_micros(u64::from(i) + 5), vec![i; 8]))
             .collect();
         assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn a_filter_chooses_packets_by_what_is_in_them() {
+        let network = SimNetwork::new(SimFaults::default());
+        let (a, b) = (probe(&network), probe(&network));
+        network.set_filter(|packet| match packet {
+            [1, ..] => SimVerdict::Drop,
+            [2, ..] => SimVerdict::Delay(Duration::from_micros(10)),
+            _ => SimVerdict::Pass,
+        });
+        for byte in 0..4u8 {
+            let mut outbox = Outbox::default();
+            outbox.add(
+                1,
+                |out| {
+                    out.push(byte);
+                    true
+                },
+                |_, _| None,
+            );
+            a.wire.send(b.wire.local(), &outbox);
+        }
+        network.advance(Duration::from_millis(1));
+        let got: Vec<_> = b
+            .got
+            .lock()
+            .iter()
+            .map(|(at, bytes)| (at.as_micros(), bytes[0]))
+            .collect();
+        assert_eq!(got, [(2, 0), (2, 3), (12, 2)]);
     }
 
     #[test]
