@@ -23,6 +23,10 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 const ONE: u32 = 1 << 31;
 /// Bytes that the CRC covers between the identification and the packet: the rest of the IP header, and the UDP header.
 const BETWEEN: usize = 14 + 8;
+/// The headers before the packet, of either family, and as much of the packet as is worth copying.
+const START: usize = 192;
+/// The byte of the BTH that routers may change.
+const VARIANT: usize = 4;
 /// The longest packet whose power is in the table, in words of 4 bytes: a payload of 4096 bytes and all headers fit.
 const LONGEST: usize = (4096 + 128) / 4;
 /// `x^(-8 × (4 × words + BETWEEN + 2))` by words: what divides a difference down to the identification.
@@ -68,43 +72,43 @@ pub fn compute(path: &Path, src_port: u16, dst_port: u16, packet: &[u8]) -> u32 
 pub fn compute_with(path: &Path, src_port: u16, dst_port: u16, packet: &[u8], identification: u16) -> u32 {
     // No datagram is so long that this wraps, but a caller's slice may be.
     let udp_len = (packet.len() + 12) as u16;
-    let mut hasher = Hasher::new();
-    let mut udp = [0xff; 8];
-    udp[..2].copy_from_slice(&src_port.to_be_bytes());
-    udp[2..4].copy_from_slice(&dst_port.to_be_bytes());
-    udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-    match path {
+    // Headers and the packet's start in one piece: most packets fit, and each further piece would cost as much as a short packet.
+    let mut start = [0xff; START];
+    let udp = match path {
         Path::V4 { src, dst } => {
-            let mut head = [0xff; 8 + 20 + 8];
-            head[8] = 0x45;
-            head[10..12].copy_from_slice(&udp_len.wrapping_add(20).to_be_bytes());
-            head[12..14].copy_from_slice(&identification.to_be_bytes());
+            start[8] = 0x45;
+            start[10..12].copy_from_slice(&udp_len.wrapping_add(20).to_be_bytes());
+            start[12..14].copy_from_slice(&identification.to_be_bytes());
             // DF.
-            head[14..16].copy_from_slice(&[0x40, 0]);
-            head[17] = 17;
-            head[20..24].copy_from_slice(&src.octets());
-            head[24..28].copy_from_slice(&dst.octets());
-            head[28..].copy_from_slice(&udp);
-            hasher.update(&head);
+            start[14..16].copy_from_slice(&[0x40, 0]);
+            start[17] = 17;
+            start[20..24].copy_from_slice(&src.octets());
+            start[24..28].copy_from_slice(&dst.octets());
+            8 + 20
         }
         Path::V6 { src, dst } => {
-            let mut head = [0xff; 8 + 40 + 8];
-            head[8] = 0x6f;
-            head[12..14].copy_from_slice(&udp_len.to_be_bytes());
-            head[14] = 17;
-            head[16..32].copy_from_slice(&src.octets());
-            head[32..48].copy_from_slice(&dst.octets());
-            head[48..].copy_from_slice(&udp);
-            hasher.update(&head);
+            start[8] = 0x6f;
+            start[12..14].copy_from_slice(&udp_len.to_be_bytes());
+            start[14] = 17;
+            start[16..32].copy_from_slice(&src.octets());
+            start[32..48].copy_from_slice(&dst.octets());
+            8 + 40
         }
+    };
+    start[udp..udp + 2].copy_from_slice(&src_port.to_be_bytes());
+    start[udp + 2..udp + 4].copy_from_slice(&dst_port.to_be_bytes());
+    start[udp + 4..udp + 6].copy_from_slice(&udp_len.to_be_bytes());
+    let (head, room) = start.split_at_mut(udp + 8);
+    let (first, rest) = packet.split_at(packet.len().min(room.len()));
+    room[..first.len()].copy_from_slice(first);
+    if first.len() > VARIANT {
+        room[VARIANT] = 0xff;
     }
-    match packet.split_at_checked(5) {
-        Some((start, rest)) => {
-            hasher.update(&[start[0], start[1], start[2], start[3], 0xff]);
-            hasher.update(rest);
-        }
-        // No packet is that short.
-        None => hasher.update(packet),
+    let used = head.len() + first.len();
+    let mut hasher = Hasher::new();
+    hasher.update(&start[..used]);
+    if !rest.is_empty() {
+        hasher.update(rest);
     }
     hasher.finalize()
 }
