@@ -355,20 +355,29 @@ impl Core {
         };
         self.counters.add(counter, n);
         let now = self.now();
-        let mut packets = inbox.packets().filter_map(|packet| self.admit(packet)).peekable();
-        while let Some((from, packet)) = packets.next() {
+        let mut packets = inbox.packets();
+        // Packets are looked at where they are: they are a dozen words, which each way through an adapter would copy.
+        let mut next = packets.find_map(|packet| self.admit(packet));
+        while let Some((from, packet)) = &next {
             let qpn = packet.dest_qpn;
             let Some(qp) = self.look_up(qpn, recent) else {
                 self.counters.add(Counter::NoQueuePair, 1);
+                next = packets.find_map(|packet| self.admit(packet));
                 continue;
             };
             let mut inner = qp.lock();
-            let mut next = Some((from, packet));
-            while let Some((from, packet)) = next {
-                if !qp.take(self, &mut inner, now, from, &packet) {
+            let mut taken = qp.take(self, &mut inner, now, *from, packet);
+            loop {
+                if !taken {
                     self.counters.add(Counter::NotThePeer, 1);
                 }
-                next = packets.next_if(|(_, packet)| packet.dest_qpn == qpn);
+                next = packets.find_map(|packet| self.admit(packet));
+                match &next {
+                    Some((from, packet)) if packet.dest_qpn == qpn => {
+                        taken = qp.take(self, &mut inner, now, *from, packet);
+                    }
+                    _ => break,
+                }
             }
             qp.settle(self, &mut inner, outbox, now);
         }
