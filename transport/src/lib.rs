@@ -62,7 +62,7 @@ mod worker;
 pub use adverb_progress::{Mode, Snapshot, Wakes};
 pub use adverb_proto::{GoodbyeReason, Outcome, RefusalReason};
 pub use completion::{Closed, Ready, SendCompletion};
-pub use config::Config;
+pub use config::{Config, ConfigError, ConfigErrorKind, ConfigOrigin};
 pub use context::{Context, ContextBuilder};
 pub use endpoint::Endpoint;
 pub use error::{
