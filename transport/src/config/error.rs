@@ -58,7 +58,7 @@ pub struct ConfigError {
     /// Where it stands.
     pub origin: ConfigOrigin,
     /// What is wrong.
-    pub kind: ConfigErrorKind,
+    pub kind: Box<ConfigErrorKind>,
 }
 
 /// Why a configuration was not taken.

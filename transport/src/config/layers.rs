@@ -74,11 +74,9 @@ impl Config {
             path: path.to_owned(),
             line,
         };
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError {
-            origin: origin(None),
-            kind: ConfigErrorKind::Unreadable {
-                reason: error.to_string(),
-            },
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let reason = error.to_string();
+            failed(origin(None), ConfigErrorKind::Unreadable { reason })
         })?;
         self.with_toml(&text, origin)
     }
@@ -125,8 +123,7 @@ impl Config {
                         nearest: Key::nearest(&variable[PREFIX.len()..]).variable(),
                         key: variable.clone(),
                     };
-                    let origin = ConfigOrigin::Environment { variable };
-                    return Err(ConfigError { origin, kind });
+                    return Err(failed(ConfigOrigin::Environment { variable }, kind));
                 }
             }
         }
@@ -158,11 +155,10 @@ impl Config {
             let before = text.bytes().take(position);
             1 + before.filter(|byte| *byte == b'\n').count()
         };
-        let document = DeTable::parse(text).map_err(|error| ConfigError {
-            origin: origin(error.span().map(|span| line_of(span.start))),
-            kind: ConfigErrorKind::NotToml {
-                reason: error.message().to_owned(),
-            },
+        let document = DeTable::parse(text).map_err(|error| {
+            let line = error.span().map(|span| line_of(span.start));
+            let reason = error.message().to_owned();
+            failed(origin(line), ConfigErrorKind::NotToml { reason })
         })?;
         let mut given = Vec::new();
         flatten(document.get_ref(), "", &mut given);
@@ -179,7 +175,7 @@ impl Config {
                     nearest: Key::nearest(&name).name.to_owned(),
                     key: name,
                 };
-                return Err(ConfigError { origin, kind });
+                return Err(failed(origin, kind));
             };
             let shown = text.get(value.span()).unwrap_or_default();
             match scalar(value.get_ref()) {
@@ -294,13 +290,18 @@ fn scalar(value: &DeValue<'_>) -> Option<(Type, String)> {
 }
 
 fn refused(key: &Key, value: &str, reason: String, origin: ConfigOrigin) -> ConfigError {
+    let kind = ConfigErrorKind::InvalidValue {
+        key: key.name,
+        value: value.to_owned(),
+        reason,
+        allowed: (key.allowed)(),
+    };
+    failed(origin, kind)
+}
+
+fn failed(origin: ConfigOrigin, kind: ConfigErrorKind) -> ConfigError {
     ConfigError {
         origin,
-        kind: ConfigErrorKind::InvalidValue {
-            key: key.name,
-            value: value.to_owned(),
-            reason,
-            allowed: (key.allowed)(),
-        },
+        kind: Box::new(kind),
     }
 }

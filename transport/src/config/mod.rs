@@ -235,7 +235,7 @@ impl Config {
     }
 }
 
-/// Every setting with where it comes from, as TOML that [`Config::from_toml_str`] takes.
+/// Every setting with where it comes from, as TOML that [`Config::from_toml_str`] takes. `{:#}` also says what each is and what it may be.
 ///
 /// ```
 /// # use adverb::Config;
@@ -252,6 +252,9 @@ impl fmt::Display for Config {
             if key.table() != table {
                 table = key.table();
                 writeln!(f, "\n[{}]", table.unwrap_or_default())?;
+            }
+            if f.alternate() {
+                writeln!(f, "# {}: {}", key.meaning, (key.allowed)())?;
             }
             let origin = self.origins.get(key.name).unwrap_or(&ConfigOrigin::Default);
             writeln!(f, "{} = {} # {origin}", key.last(), (key.get)(self))?;

@@ -61,6 +61,11 @@ fn the_defaults_survive_toml() {
     assert_eq!(again, Config::new());
     assert!(!origins(&again).contains(&ConfigOrigin::Default));
     assert_eq!(Config::from_toml_str("").unwrap(), Config::new());
+    let explained = format!("{:#}", Config::new());
+    let window =
+        "# data segments that a peer may have under way to an endpoint: 2 to 4096\nwindow = 32 # default\n";
+    assert!(explained.contains(window), "{explained}");
+    assert_eq!(Config::from_toml_str(&explained).unwrap(), Config::new());
 }
 
 #[test]
@@ -188,7 +193,7 @@ fn an_unknown_name_is_refused_with_the_nearest() {
             key: name.into(),
             nearest: nearest.into(),
         };
-        assert_eq!(error.kind, kind, "{text}");
+        assert_eq!(*error.kind, kind, "{text}");
     }
     for (variable, nearest) in [
         ("ADVERB_WORKER_WINDO", "ADVERB_WORKER_WINDOW"),
