@@ -17,6 +17,7 @@ use adverb_progress::Mode;
 pub use error::{ConfigError, ConfigErrorKind, ConfigOrigin};
 use key::KEYS;
 
+// The page has a table that a test compares with the list of settings.
 #[doc = include_str!("../../CONFIG.md")]
 #[derive(Clone, Debug)]
 #[must_use]
@@ -84,7 +85,8 @@ impl Config {
     /// The device to open, by name: one of the system's (`rxe0`), adverb's own for this host (`soft0`), or adverb's own on the network interface with
     /// an address (`soft:10.0.0.2`). Default: the one that `ADVERB_DEVICE` names, else the first of the system's with an active port, else `soft0`.
     ///
-    /// `auto` is that default, whatever the environment says. This and the next three are for [`ContextBuilder::config`](crate::ContextBuilder::config); a worker takes the others.
+    /// `auto` is the first of the system's or `soft0`, whatever the environment says. This and the next three are for
+    /// [`ContextBuilder::config`](crate::ContextBuilder::config); a worker takes the others.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = Some(name.into()).filter(|name| name != key::AUTO);
         self.by_code("device")
@@ -174,20 +176,20 @@ impl Config {
         self.by_code("connection.max_inline")
     }
 
-    /// How long a peer may be silent before it is probed with a zero-byte RDMA WRITE. Default 2 s; `None` never probes, and then
+    /// How long a peer may be silent before it is probed with a zero-byte RDMA WRITE. Default 2 s, at most a year; `None` never probes, and then
     /// a peer that dies while nothing is sent is not noticed.
     pub fn keepalive(mut self, interval: Option<Duration>) -> Self {
         self.keepalive = interval.map(|interval| interval.min(key::LONGEST));
         self.by_code("connection.keepalive")
     }
 
-    /// How long a connection may take to open, handshake and confirmation included. Default 5 s.
+    /// How long a connection may take to open, handshake and confirmation included. Default 5 s, at most a year.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout.min(key::LONGEST);
         self.by_code("connection.connect_timeout")
     }
 
-    /// How long an orderly close may take, flush included. Default 5 s.
+    /// How long an orderly close may take, flush included. Default 5 s, at most a year.
     pub fn close_timeout(mut self, timeout: Duration) -> Self {
         self.close_timeout = timeout.min(key::LONGEST);
         self.by_code("connection.close_timeout")
