@@ -16,12 +16,6 @@ use crate::async_events::AsyncEventReader;
 use crate::worker::Shared as WorkerShared;
 use crate::{Config, OpenError, Worker, WorkerError, gid, placement};
 
-/// Names the device to open, if the program does not.
-const DEVICE_VARIABLE: &str = "ADVERB_DEVICE";
-
-/// The environment variable that keeps the software device from shared memory, if it is `off`, `no`, `false` or `0`: then its packets can be seen on the interface.
-const SHARED_MEMORY_VARIABLE: &str = "ADVERB_SHARED_MEMORY";
-
 /// An opened device with a protection domain and the one reader of its asynchronous events.
 ///
 /// Cloning gives another handle. The device closes when the last handle, worker and endpoint is gone.
@@ -66,30 +60,35 @@ impl Workers {
 #[must_use]
 pub struct ContextBuilder {
     providers: Vec<Arc<dyn Provider>>,
-    device: Option<String>,
-    port: Option<u8>,
-    source: Option<IpAddr>,
+    config: Config,
 }
 
 impl ContextBuilder {
+    /// Takes device, port, source and shared memory from `config`, in place of what was said before. The rest of it is for
+    /// [`Context::worker`].
+    pub fn config(mut self, config: &Config) -> Self {
+        self.config = config.clone();
+        self
+    }
+
     /// Opens the device of this name: one of the system's (`rxe0`), adverb's own for this host (`soft0`), or adverb's own on the network
     /// interface with an address (`soft:10.0.0.2`). Default: the one that `ADVERB_DEVICE` names, else the first of the system's with an
     /// active port, else `soft0`.
     pub fn device(mut self, name: impl Into<String>) -> Self {
-        self.device = Some(name.into());
+        self.config = self.config.device(name);
         self
     }
 
     /// Uses this port, counting from 1. Default: 1 for a named device, else the first active one.
     pub fn port(mut self, port: u8) -> Self {
-        self.port = Some(port);
+        self.config = self.config.port(port);
         self
     }
 
     /// Prefers the GID of this address. Default: the address that the handshake's TCP connection uses, if a GID has it,
     /// then IPv4, then global IPv6, then link-local.
     pub fn source(mut self, address: IpAddr) -> Self {
-        self.source = Some(address);
+        self.config = self.config.source(address);
         self
     }
 
@@ -99,23 +98,20 @@ impl ContextBuilder {
         self
     }
 
-    /// Opens the device.
+    /// Opens the device. What neither the program nor its configuration said is looked for in `ADVERB_DEVICE`, `ADVERB_PORT`, `ADVERB_SOURCE`
+    /// and `ADVERB_SHARED_MEMORY`.
     ///
     /// # Errors
     /// [`OpenError`] says what is missing.
     pub fn open(self) -> Result<Context, OpenError> {
+        let config = self.config.or_device_from_env()?;
         let built_in = self.providers.is_empty();
         let providers = if built_in {
-            built_in_providers()
+            built_in_providers(&config)
         } else {
             self.providers
         };
-        let named = self.device.or_else(|| {
-            std::env::var(DEVICE_VARIABLE)
-                .ok()
-                .filter(|name| !name.is_empty())
-        });
-        let (device, port) = match named {
+        let (device, port) = match config.device {
             Some(name) => {
                 let device = open_named(&providers, &name).map_err(|error| match error.kind {
                     ErrorKind::NoSuchDevice { name, .. } if built_in && !cfg!(feature = "ibverbs") => {
@@ -123,19 +119,17 @@ impl ContextBuilder {
                     }
                     _ => error.into(),
                 })?;
-                (device, self.port.unwrap_or(1))
+                (device, config.port.unwrap_or(1))
             }
-            None => open_first_active(&providers, self.port)?,
+            None => open_first_active(&providers, config.port)?,
         };
-        Context::on(device, port, self.source)
+        Context::on(device, port, config.source)
     }
 }
 
 /// The providers that this build has, the one preferred first.
-fn built_in_providers() -> Vec<Arc<dyn Provider>> {
-    let no_shared_memory = std::env::var(SHARED_MEMORY_VARIABLE)
-        .is_ok_and(|value| ["off", "no", "false", "0"].contains(&&*value));
-    let soft = SoftConfig::default().shared_memory(!no_shared_memory);
+fn built_in_providers(config: &Config) -> Vec<Arc<dyn Provider>> {
+    let soft = SoftConfig::default().shared_memory(config.shared_memory);
     vec![
         #[cfg(feature = "ibverbs")]
         adverb_ibverbs::provider(),

@@ -11,7 +11,7 @@ use adverb_verbs::{AsyncEvent, Gid, GidEntry, PortState, Qpn, VerbsError, WcStat
 use adverb_wire::{Disagreement, HandshakeError, Refuse};
 use thiserror::Error;
 
-use crate::Request;
+use crate::{ConfigError, Request};
 
 /// One end of a link, as errors name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -283,6 +283,9 @@ pub enum OpenError {
         /// What the GID table holds.
         table: Vec<GidEntry>,
     },
+    /// What the environment says of the device is not allowed.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// A verb failed.
     #[error(transparent)]
     Verbs(#[from] VerbsError),

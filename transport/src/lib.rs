@@ -65,7 +65,7 @@ pub use adverb_types::{Gid, Qpn};
 pub use adverb_verbs::{Provider, VerbsError, WcStatus};
 pub use adverb_wire::{Disagreement, HandshakeError, Refuse, RefuseReason};
 pub use completion::{Closed, Ready, SendCompletion};
-pub use config::Config;
+pub use config::{Config, ConfigError, ConfigErrorKind, ConfigOrigin};
 pub use context::{Context, ContextBuilder};
 pub use endpoint::Endpoint;
 pub use error::{
