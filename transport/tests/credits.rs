@@ -1,6 +1,6 @@
 //! Grants that come late or are lost: the sender goes on all the same, whatever the window, and no message ever meets an empty receive queue.
 //!
-//! Two workers on one thread, over a simulated network that picks the packets which grant something. `ADVERB_MESSAGES` says how many messages each
+//! Two workers on one thread, over a simulated network that picks the packets which grant something. `ADVERB_TEST_MESSAGES` says how many messages each
 //! case sends; `cargo xtask soak credits` sends a million.
 #![allow(
     clippy::unwrap_used,
@@ -181,7 +181,7 @@ fn run(window: u32, verdict: SimVerdict, totals: [u64; 2]) {
 
 /// How many messages a case sends.
 fn messages() -> u64 {
-    std::env::var("ADVERB_MESSAGES").map_or(2_000, |count| count.parse().unwrap())
+    std::env::var("ADVERB_TEST_MESSAGES").map_or(2_000, |count| count.parse().unwrap())
 }
 
 /// All cases of one window. What is delayed is overtaken by what follows, which the receiver refuses: that costs as much as a loss.

@@ -137,7 +137,7 @@ const LINK: usize = 4;
 
 /// How many endpoints [`endpoints_by_the_hundred_leave_nothing_behind`] opens.
 fn endpoints() -> u32 {
-    std::env::var("ADVERB_ENDPOINTS").map_or(200, |count| count.parse().unwrap())
+    std::env::var("ADVERB_TEST_ENDPOINTS").map_or(200, |count| count.parse().unwrap())
 }
 
 #[test]

@@ -49,14 +49,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Simulated => simulated(&args.seeds),
         Name::Credits => {
             let messages = args.messages;
-            transport_test("credits", "ADVERB_MESSAGES", messages.to_string())?;
+            transport_test("credits", "ADVERB_TEST_MESSAGES", messages.to_string())?;
             println!(
                 "{messages} messages for each case: all arrived once and in order, none met an empty receive queue"
             );
             Ok(ExitCode::SUCCESS)
         }
         Name::Crowd => {
-            transport_test("crowd", "ADVERB_ENDPOINTS", args.endpoints.to_string())?;
+            transport_test("crowd", "ADVERB_TEST_ENDPOINTS", args.endpoints.to_string())?;
             Ok(ExitCode::SUCCESS)
         }
         Name::Wakeups => wakeups(),

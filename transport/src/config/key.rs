@@ -16,7 +16,7 @@ use super::Config;
 pub(super) const PREFIX: &str = "ADVERB_";
 
 /// Variables that begin like ours but are none of [`Config`]'s: those of the guests and containers that adverb is tested in, and of its tests.
-pub(super) const RESERVED: [&str; 11] = [
+pub(super) const RESERVED: [&str; 13] = [
     "ADVERB_ADDR",
     "ADVERB_HOST",
     "ADVERB_MODE",
@@ -27,6 +27,8 @@ pub(super) const RESERVED: [&str; 11] = [
     "ADVERB_SOFT_TEST_SHARED",
     "ADVERB_SOFT_TEST_USER",
     "ADVERB_TEST_DEVICE",
+    "ADVERB_TEST_ENDPOINTS",
+    "ADVERB_TEST_MESSAGES",
     "ADVERB_WRITE_CORPUS",
 ];
 
