@@ -28,7 +28,7 @@ pub(crate) fn measure(
     options: &Options,
     stop: &Stop,
 ) -> anyhow::Result<(PingPongRow, Latencies)> {
-    let worker = context.worker(options.config())?;
+    let worker = context.worker(options.config()?)?;
     let _wakes = stop.wakes(&worker);
     let client = Client::connect(&worker, server, stop)?;
     let mut latencies = Latencies::new();

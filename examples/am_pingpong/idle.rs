@@ -19,7 +19,7 @@ pub(crate) fn measure(
     options: &Options,
     stop: &Stop,
 ) -> anyhow::Result<IdleRow> {
-    let worker = context.worker(options.config())?;
+    let worker = context.worker(options.config()?)?;
     let _wakes = stop.wakes(&worker);
     let mut clients = Vec::new();
     let row = hold(&worker, server, options, stop, &mut clients);

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use adverb::{Config, Mode};
+use adverb::{Config, ConfigError, Mode};
 use anyhow::anyhow;
 use clap::{Parser, ValueEnum};
 
@@ -87,12 +87,11 @@ impl Options {
         self.size.unwrap_or(default) as usize
     }
 
-    /// The worker that both sides need.
-    pub(crate) fn config(&self) -> Config {
+    /// The worker that both sides need: as the environment sets it, but for what the command line says.
+    pub(crate) fn config(&self) -> Result<Config, ConfigError> {
         // Room for 100 idle endpoints, whatever the other side tests.
-        Config::new()
-            .mode(self.mode)
-            .max_endpoints(self.endpoints.max(128))
+        let room = self.endpoints.max(128);
+        Ok(Config::from_env()?.mode(self.mode).max_endpoints(room))
     }
 
     /// What a server needs to know of it.

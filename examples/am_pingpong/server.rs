@@ -36,7 +36,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn listen(context: &Context, address: &str, options: &Options) -> anyhow::Result<Self> {
         // One worker serves all clients.
-        let worker = Arc::new(context.worker(options.config())?);
+        let worker = Arc::new(context.worker(options.config()?)?);
         // Before it listens, so that the first message finds its handler.
         answer(&worker);
         let listener = worker.listen(&*resolve(address)?)?;

@@ -148,7 +148,7 @@ fn an_idle_server_tells_what_it_used() {
 #[test]
 fn a_client_that_vanishes_is_reported() {
     let ((), served) = beside_server("--once", |context, address, options, _| {
-        let worker = context.worker(options.config()).unwrap();
+        let worker = context.worker(options.config().unwrap()).unwrap();
         // Without a goodbye.
         worker.connect(address).unwrap().abort();
     });
@@ -164,7 +164,7 @@ fn a_server_that_stops_says_goodbye() {
     let stop = Stop::default();
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| server.serve(false, &stop));
-        let worker = near.worker(options.config()).unwrap();
+        let worker = near.worker(options.config().unwrap()).unwrap();
         let client = Client::connect(&worker, &server.address().to_string(), &Stop::default()).unwrap();
         stop.ask(SIGTERM);
         let error = client.wait(|| false).unwrap_err().to_string();
@@ -242,7 +242,7 @@ fn complaint(process: Child) -> String {
 #[test]
 fn a_peer_that_vanishes_is_told_once() {
     let (near, _) = contexts();
-    let worker = near.worker(options("").config()).unwrap();
+    let worker = near.worker(options("").config().unwrap()).unwrap();
 
     let (server, address) = server_process("--once");
     worker.connect(&*address).unwrap().abort();
@@ -305,7 +305,7 @@ fn a_server_that_is_stopped_says_goodbye() {
     let (near, _) = contexts();
     for line in ["", "--once"] {
         let (server, address) = server_process(line);
-        let worker = near.worker(options("").config()).unwrap();
+        let worker = near.worker(options("").config().unwrap()).unwrap();
         let endpoint = worker.connect(&*address).unwrap();
         signal(&server, "INT");
         let end = endpoint.closed().wait(LONG).unwrap();
@@ -318,7 +318,7 @@ fn a_server_that_is_stopped_says_goodbye() {
 #[test]
 fn a_second_signal_ends_the_program_at_once() {
     let (near, _) = contexts();
-    let worker = near.worker(options("").config()).unwrap();
+    let worker = near.worker(options("").config().unwrap()).unwrap();
     let listener = worker.listen("127.0.0.1:0").unwrap();
     let client = process(&listener.local_addr().to_string()).spawn().unwrap();
     let _endpoint = listener.accept(LONG).unwrap();
