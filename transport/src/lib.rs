@@ -53,6 +53,7 @@ mod outbox;
 mod placement;
 mod receive;
 mod request;
+mod rma;
 mod signals;
 mod table;
 #[cfg(feature = "tokio")]
@@ -61,6 +62,8 @@ mod worker;
 
 pub use adverb_progress::{Mode, Snapshot, Wakes};
 pub use adverb_proto::{GoodbyeReason, Outcome, RefusalReason};
+pub use adverb_verbs::RegionError;
+pub use adverb_wire::{RemoteRegion, RemoteRegionError, Rights};
 pub use completion::{Closed, Ready, SendCompletion};
 pub use config::Config;
 pub use context::{Context, ContextBuilder};
@@ -72,4 +75,5 @@ pub use error::{
 pub use listener::Listener;
 pub use message::Message;
 pub use request::{PendingReply, Reply, Request};
+pub use rma::{Fetch, Flushed, OneSidedReady, Region, RegisterError, RmaError, Transfer};
 pub use worker::{ProgressThread, Worker, WorkerStats};
