@@ -459,7 +459,7 @@ impl Connection {
     /// Takes a completion of the send queue.
     pub(crate) fn sent(&self, now: Instant, wc: &WorkCompletion) {
         let mut guard = self.state.lock();
-        let mut state = &mut *guard;
+        let state = &mut *guard;
         let mut sent = state.sent;
         let mut failed = None;
         let Some(queue) = &mut state.queue else { return };
@@ -489,9 +489,9 @@ impl Connection {
                 wake_all(&mut state.waiters);
             }
         }
-        advance(&mut state, sent);
+        advance(state, sent);
         if state.ended.is_some() {
-            self.mark_end(&mut state);
+            self.mark_end(state);
             return;
         }
         match failed {
@@ -503,7 +503,7 @@ impl Connection {
                 };
                 let vendor_err = wc.vendor_err;
                 self.fail_locked(
-                    &mut state,
+                    state,
                     EndpointErrorKind::Completion {
                         operation,
                         status,
@@ -513,8 +513,8 @@ impl Connection {
             }
             None => {
                 state.core.alive(now);
-                self.transmit_locked(&mut state, now);
-                if one_sided::has_slot(&state) {
+                self.transmit_locked(state, now);
+                if one_sided::has_slot(state) {
                     wake_all(&mut state.slot_waiters);
                 }
             }
