@@ -98,7 +98,7 @@ fn a_message_arrives_after_the_puts_before_it() {
     for round in 0..50 {
         let bytes = pattern(1 << 16, round);
         let from = filled(&pair.client, &bytes, LOCAL);
-        let _ = endpoint.put(&from, .., &to, 0).unwrap();
+        drop(endpoint.put(&from, .., &to, 0).unwrap());
         let reply = endpoint.request(1, b"", b"").wait(LONG).unwrap();
         assert!(reply.payload() == bytes, "round {round}");
     }
@@ -249,7 +249,7 @@ fn a_fenced_put_sends_what_the_get_before_it_brought() {
     let (source, target) = (pattern(LEN, 1), region(&pair.server, LEN, Rights::REMOTE_WRITE));
     let source = filled(&pair.server, &source, Rights::REMOTE_READ);
     let through = region(&pair.client, LEN, LOCAL);
-    let _ = endpoint.get(&through, .., &handle(&source), 0).unwrap();
+    drop(endpoint.get(&through, .., &handle(&source), 0).unwrap());
     endpoint.fence();
     endpoint
         .put(&through, .., &handle(&target), 0)

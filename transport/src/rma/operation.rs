@@ -290,7 +290,7 @@ fn resolve(range: &impl RangeBounds<usize>, len: usize) -> Range<usize> {
 ///
 /// # Cancel safety
 /// Dropping it changes nothing for the transfer, which goes on; the region's memory stays until it is over.
-#[must_use = "a dropped transfer goes on, and nobody hears how it ended; use `let _ =` and `Endpoint::flush` if that is meant"]
+#[must_use = "a dropped transfer goes on, and nobody hears how it ended; use `drop` and `Endpoint::flush` if that is meant"]
 pub struct Transfer {
     endpoint: Endpoint,
     number: u64,

@@ -104,8 +104,8 @@ impl Region {
     }
 
     /// Takes the rights of peers back, for good: when this returns `Ok`, no peer reads or writes it any more, and all its handles are good for nothing.
-    /// Who uses one all the same loses the connection (see [`Endpoint::put`](crate::Endpoint::put)). This side's own operations go on. A second call does
-    /// nothing.
+    /// Who uses one all the same loses the connection (see [`Endpoint::put`](crate::Endpoint::put)), unless the device has given the key, which some
+    /// soon use again, to other memory at the same address. This side's own operations go on. A second call does nothing.
     ///
     /// # Errors
     /// [`VerbsError`] if the device refuses: peers may then still have their rights.
