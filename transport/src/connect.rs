@@ -222,6 +222,8 @@ impl<'a> HalfOpen<'a> {
             core,
             queue,
             send_pool: shared.send_pool.clone(),
+            pd: Arc::clone(shared.context.pd()),
+            limits: link.limits(&shared.context, agreement),
             signals: Arc::clone(&shared.signals),
             signal_every: config.signal_every,
         }));

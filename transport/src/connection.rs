@@ -1,5 +1,7 @@
 //! A connection as its worker keeps it: the protocol core, the send queue, and who waits for what.
 
+mod one_sided;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -8,13 +10,15 @@ use std::time::{Duration, Instant};
 
 use adverb_proto::{self as proto, Event, GoodbyeReason, Outcome, Outgoing, Phase, Received, Urgency};
 use adverb_verbs::{
-    QpModify, RemoteAddr, Rkey, SendFlags, SendOp, SendQueue, SendRequest, SlotPool, WcStatus, WorkCompletion,
+    Buffer, Pd, QpModify, RemoteAddr, Rkey, SendFlags, SendOp, SendQueue, SendRequest, SlotPool, WcStatus,
+    WorkCompletion,
 };
 use parking_lot::Mutex;
 
 use crate::awaited::{Answer, Awaited, Unanswered};
 use crate::endpoint::Handle;
 use crate::outbox::Outbox;
+use crate::rma::{Ledger, Limits, Tag};
 use crate::signals::Signals;
 use crate::table::Place;
 use crate::{EndpointError, EndpointErrorKind, LinkInfo, SendError};
@@ -37,9 +41,14 @@ pub(crate) struct Connection {
     open: AtomicBool,
     state: Mutex<State>,
     send_pool: SlotPool,
+    pd: Arc<dyn Pd>,
+    /// What one-sided operations may do.
+    limits: Limits,
     signals: Arc<Signals>,
     signal_every: u32,
     max_inline: usize,
+    /// Requests that the send queue takes.
+    depth: usize,
 }
 
 /// What a connection is made from.
@@ -50,6 +59,8 @@ pub(crate) struct Parts {
     pub(crate) core: proto::Endpoint,
     pub(crate) queue: SendQueue,
     pub(crate) send_pool: SlotPool,
+    pub(crate) pd: Arc<dyn Pd>,
+    pub(crate) limits: Limits,
     pub(crate) signals: Arc<Signals>,
     pub(crate) signal_every: u32,
 }
@@ -92,6 +103,14 @@ struct State {
     marked: bool,
     /// Requests that wait for their answers.
     awaited: Awaited,
+    /// The one-sided operations.
+    one_sided: Ledger,
+    /// Memory for what atomics bring; `None` before the first.
+    words: Option<SlotPool>,
+    /// Whether what is posted next waits for the gets and atomics before it.
+    fence: bool,
+    /// Who waits for room in the send queue.
+    slot_waiters: Vec<Waker>,
     /// Who waits for which message to be sent.
     send_waiters: BTreeMap<u64, Waker>,
     /// Who waits for room to send more.
@@ -121,6 +140,8 @@ impl Connection {
             core,
             queue,
             send_pool,
+            pd,
+            limits,
             signals,
             signal_every,
         } = parts;
@@ -147,6 +168,10 @@ impl Connection {
             flushing: false,
             marked: false,
             awaited: Awaited::default(),
+            one_sided: Ledger::default(),
+            words: None,
+            fence: false,
+            slot_waiters: Vec::new(),
             send_waiters: BTreeMap::new(),
             room_waiters: Vec::new(),
             waiters: Vec::new(),
@@ -158,10 +183,13 @@ impl Connection {
             open: AtomicBool::new(false),
             state: Mutex::new(state),
             send_pool,
+            pd,
+            limits,
             signals,
             // One in half the queue at least, or a full queue would never be told that it has room.
             signal_every: signal_every.clamp(1, (depth as u32 / 2).max(1)),
             max_inline,
+            depth,
         }
     }
 
@@ -356,11 +384,17 @@ impl Connection {
         let (Some(last), Some(queue)) = (state.requests.len().checked_sub(1), &mut state.queue) else {
             return;
         };
+        // The device begins requests in order: those behind the first wait with it.
+        if std::mem::take(&mut state.fence) {
+            state.requests[0].flags |= SendFlags::FENCE;
+        }
         // Nobody else would tell a waiter, or a closing connection, that its last request is done.
         let wanted = !state.send_waiters.is_empty() || state.core.phase() == Phase::Closed;
         for (i, request) in state.requests.iter_mut().enumerate() {
             state.unsignaled += 1;
-            state.posted = state.posted.max(request.cookie);
+            if Tag::of(request.cookie).is_none() {
+                state.posted = state.posted.max(request.cookie);
+            }
             // A slot that no signaled request follows would not come back. Inline data needs none.
             let holds_slot = !request.flags.contains(SendFlags::INLINE) && !request.buffers.is_empty();
             if state.unsignaled >= self.signal_every || i == last && (wanted || holds_slot) {
@@ -424,13 +458,25 @@ impl Connection {
 
     /// Takes a completion of the send queue.
     pub(crate) fn sent(&self, now: Instant, wc: &WorkCompletion) {
-        let mut state = self.state.lock();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         let mut sent = state.sent;
         let mut failed = None;
         let Some(queue) = &mut state.queue else { return };
-        let retired = queue.complete(wc, |retired| match retired.status {
-            WcStatus::Success => sent = sent.max(retired.cookie),
-            status => failed = Some((status, retired.cookie)),
+        let one_sided = &mut state.one_sided;
+        let retired = queue.complete(wc, |retired| {
+            let succeeded = retired.status == WcStatus::Success;
+            if !succeeded {
+                failed = Some((retired.status, retired.cookie));
+            }
+            match Tag::of(retired.cookie) {
+                Some(tag) => {
+                    let word = retired.buffers.first().and_then(Buffer::word);
+                    one_sided.settle(tag, succeeded, word);
+                }
+                None if succeeded => sent = sent.max(retired.cookie),
+                None => {}
+            }
         });
         if retired == 0 {
             return;
@@ -443,21 +489,21 @@ impl Connection {
                 wake_all(&mut state.waiters);
             }
         }
-        advance(&mut state, sent);
+        advance(state, sent);
         if state.ended.is_some() {
-            self.mark_end(&mut state);
+            self.mark_end(state);
             return;
         }
         match failed {
             Some((status, cookie)) => {
-                let operation = if cookie == NO_MESSAGE {
-                    "reaching the peer"
-                } else {
-                    "sending a message"
+                let operation = match Tag::of(cookie) {
+                    Some(tag) => tag.kind.operation(),
+                    None if cookie == NO_MESSAGE => "reaching the peer",
+                    None => "sending a message",
                 };
                 let vendor_err = wc.vendor_err;
                 self.fail_locked(
-                    &mut state,
+                    state,
                     EndpointErrorKind::Completion {
                         operation,
                         status,
@@ -467,7 +513,10 @@ impl Connection {
             }
             None => {
                 state.core.alive(now);
-                self.transmit_locked(&mut state, now);
+                self.transmit_locked(state, now);
+                if one_sided::has_slot(state) {
+                    wake_all(&mut state.slot_waiters);
+                }
             }
         }
     }
@@ -502,6 +551,7 @@ impl Connection {
                     state.peer_reason = Some(reason);
                     // Nothing more can be sent.
                     wake_all(&mut state.room_waiters);
+                    wake_all(&mut state.slot_waiters);
                 }
                 Event::Closed => {
                     let kind = state
@@ -533,6 +583,7 @@ impl Connection {
         state.core.close(now, reason);
         self.note_open(&state);
         wake_all(&mut state.room_waiters);
+        wake_all(&mut state.slot_waiters);
         self.transmit_locked(&mut state, now);
         drop(state);
         // The close has a deadline.
@@ -571,6 +622,7 @@ impl Connection {
         }
         state.awaited.wake_all();
         wake_all(&mut state.room_waiters);
+        wake_all(&mut state.slot_waiters);
         wake_all(&mut state.waiters);
         self.signals.timers_changed();
     }
@@ -637,9 +689,12 @@ impl Connection {
         if std::mem::take(&mut state.busy) {
             self.signals.set_busy(false);
         }
-        wake_all(&mut state.waiters);
         drop(state);
+        // Before who waits for the end of an operation hears of it: that the device is done with its memory.
         drop(queue);
+        let mut state = self.state.lock();
+        state.one_sided.settle_all();
+        wake_all(&mut state.waiters);
     }
 
     /// Whether it has been confirmed both ways; an error if it ended first.

@@ -18,7 +18,7 @@ use crate::{Config, OpenError, Worker, WorkerError, gid, placement};
 
 /// An opened device with a protection domain and the one reader of its asynchronous events.
 ///
-/// Cloning gives another handle. The device closes when the last handle, worker and endpoint is gone.
+/// Cloning gives another handle. The device closes when the last handle, worker, endpoint and region is gone.
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Inner>,

@@ -115,6 +115,9 @@ fn completion_advice(status: WcStatus) -> &'static str {
         WcStatus::RnrRetryExcErr | WcStatus::RemInvReqErr | WcStatus::LocLenErr => {
             "this should not happen between two ends of adverb: please report it"
         }
+        WcStatus::RemAccessErr => {
+            "the peer has revoked the region, or its handle came from another process: ask for a new handle, and connect again"
+        }
         _ => "connect again; if it comes back, see the kernel's log",
     }
 }
@@ -211,7 +214,7 @@ pub struct UnsentReply {
     pub error: SendError,
 }
 
-fn outcome_text(outcome: Outcome) -> &'static str {
+pub(crate) fn outcome_text(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::NotSent => "not sent",
         Outcome::MaybeDelivered => "maybe delivered",

@@ -53,6 +53,7 @@ mod outbox;
 mod placement;
 mod receive;
 mod request;
+mod rma;
 mod signals;
 mod table;
 #[cfg(feature = "tokio")]
@@ -62,8 +63,10 @@ mod worker;
 pub use adverb_progress::{Mode, Snapshot, Wakes};
 pub use adverb_proto::{FailReason, GoodbyeReason, Outcome, ProtocolError, RefusalReason};
 pub use adverb_types::{Gid, Qpn};
-pub use adverb_verbs::{Provider, VerbsError, WcStatus};
-pub use adverb_wire::{Disagreement, HandshakeError, Refuse, RefuseReason};
+pub use adverb_verbs::{Provider, RegionError, VerbsError, WcStatus};
+pub use adverb_wire::{
+    Disagreement, HandshakeError, Refuse, RefuseReason, RemoteRegion, RemoteRegionError, Rights,
+};
 pub use completion::{Closed, Ready, SendCompletion};
 pub use config::{Config, ConfigError, ConfigErrorKind, ConfigOrigin};
 pub use context::{Context, ContextBuilder};
@@ -75,4 +78,5 @@ pub use error::{
 pub use listener::Listener;
 pub use message::Message;
 pub use request::{PendingReply, Reply, Request};
+pub use rma::{Fetch, Flushed, OneSidedReady, Region, RegisterError, RmaError, Transfer};
 pub use worker::{ProgressThread, Worker, WorkerStats};

@@ -4,11 +4,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use adverb_verbs::{
-    Access, AddressVector, GidEntry, InitAttr, LinkLayer, PortAttr, Psn, Qp, QpModify, RtrAttr, RtsAttr,
-    VerbsError,
+    Access, AddressVector, AtomicSupport, GidEntry, InitAttr, LinkLayer, PortAttr, Psn, Qp, QpModify,
+    RtrAttr, RtsAttr, VerbsError,
 };
 use adverb_wire::{Agreement, FeatureOffer, Parameters, Text, VersionRange};
 
+use crate::rma::Limits;
 use crate::{Config, ConnectErrorKind, Context};
 
 /// What asks the peer to try again after 0.64 ms when it meets no receive (IBTA volume 1, table 45). Credits keep that from happening.
@@ -41,14 +42,17 @@ impl Link {
     ) -> Result<Self, ConnectErrorKind> {
         let (port, gid) = context.usable_port(local).map_err(ConnectErrorKind::Port)?;
         let port_num = context.port();
-        // No region gives peers any right, so that these admit only zero-byte probes; one-sided operations come with regions.
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let attr = context.device().attr();
+        let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        // What peers may do with memory, its registration says.
+        if attr.atomic != AtomicSupport::None {
+            access |= Access::REMOTE_ATOMIC;
+        }
         qp.modify(&QpModify::Init(InitAttr {
             port_num,
             pkey_index: 0,
             access,
         }))?;
-        let attr = context.device().attr();
         let parameters = Parameters {
             versions: VersionRange::SUPPORTED,
             features: FeatureOffer::default(),
@@ -75,6 +79,15 @@ impl Link {
             port_num,
             gid,
         })
+    }
+
+    /// What it lets one-sided operations do.
+    pub(crate) fn limits(&self, context: &Context, agreement: &Agreement) -> Limits {
+        Limits {
+            max_len: self.port.max_msg_sz,
+            max_rd_atomic: agreement.max_rd_atomic,
+            atomics: context.device().attr().atomic != AtomicSupport::None,
+        }
     }
 
     /// Moves the queue pair to RTR and RTS, towards the peer.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use adverb::{
-    Config, ConnectErrorKind, Context, Endpoint, EndpointErrorKind, GoodbyeReason, Listener, Mode,
-    ProgressThread, Worker, WorkerError,
+    Config, ConnectErrorKind, Context, Endpoint, EndpointErrorKind, GoodbyeReason, Listener, Mode, Outcome,
+    ProgressThread, RegisterError, Rights, RmaError, Worker, WorkerError,
 };
 use adverb_conformance::{CqFaults, FaultProvider, Faults, Operation};
 use adverb_verbs::{AsyncEvent, AsyncEventKind, ErrorKind, EventSource, WcStatus};
@@ -26,6 +26,7 @@ const SEND: u64 = 1;
 struct Bench {
     faults: Faults,
     client: Worker,
+    server: Worker,
     listener: Listener,
     replies: Arc<AtomicU64>,
     _driver: ProgressThread,
@@ -52,6 +53,7 @@ impl Bench {
         Self {
             faults,
             client,
+            server,
             listener,
             replies,
             _driver: driver,
@@ -306,4 +308,71 @@ fn the_side_that_answers_a_goodbye_has_ended_when_the_answer_is_at_the_peer() {
     drop(server.close());
     let ended = endpoint.closed().wait(LONG).unwrap();
     assert_eq!(ended.kind, EndpointErrorKind::PeerClosed(GoodbyeReason::Closed));
+}
+
+#[test]
+fn a_one_sided_operation_that_the_device_does_not_take_was_not_sent() {
+    let bench = Bench::new(config(Mode::Hybrid));
+    let (endpoint, _server) = bench.connect();
+    let there = bench.server.context().register(8, Rights::all()).unwrap();
+    let here = bench.client.context().register(8, Rights::empty()).unwrap();
+    bench.faults.fail_send_after(0);
+    let refused = endpoint.put(&here, .., &there.remote().unwrap(), 0);
+    let Err(RmaError::Ended { outcome, error }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(outcome, Outcome::NotSent);
+    assert!(matches!(error.kind, EndpointErrorKind::Post(_)), "{error}");
+    // Nothing is under way.
+    endpoint.flush().wait(LONG).unwrap();
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_an_error_and_harms_no_endpoint() {
+    let bench = Bench::new(config(Mode::Hybrid));
+    let (endpoint, _server) = bench.connect();
+    bench.faults.fail(Operation::RegMr, ENOMEM, 1);
+    let refused = bench.client.context().register(64, Rights::REMOTE_READ);
+    let Err(RegisterError::Verbs(error)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(error.to_string().contains("ulimit -l"), "{error}");
+    // What the first atomic brings needs memory, too.
+    let there = bench.server.context().register(8, Rights::all()).unwrap();
+    let word = there.remote().unwrap();
+    bench.faults.fail(Operation::RegMr, ENOMEM, 1);
+    let refused = endpoint.fetch_add(&word, 0, 1);
+    assert!(matches!(refused, Err(RmaError::Register(_))), "{refused:?}");
+    endpoint.flush().wait(LONG).unwrap();
+    bench.echo(&endpoint);
+    assert_eq!(endpoint.fetch_add(&word, 0, 1).unwrap().wait(LONG), Ok(0));
+}
+
+#[test]
+fn an_operation_whose_completion_never_comes_ends_with_its_endpoint() {
+    let bench = Bench::new(config(Mode::Hybrid));
+    let (endpoint, _server) = bench.connect();
+    let near = bench.client.context().register(1 << 16, Rights::empty()).unwrap();
+    let far = bench.server.context().register(1 << 16, Rights::all()).unwrap();
+    let remote = far.remote().unwrap();
+    bench.cq(SEND).hold();
+    let put = endpoint.put(&near, .., &remote, 0).unwrap();
+    let fetch = endpoint.fetch_add(&remote, 0, 1).unwrap();
+    let early = put.wait(Duration::from_millis(20));
+    assert!(matches!(early, Err(RmaError::Timeout { .. })), "{early:?}");
+    drop(near);
+    endpoint.abort();
+    let outcome = put.wait(LONG);
+    let Err(RmaError::Ended {
+        outcome: Outcome::MaybeDelivered,
+        ..
+    }) = &outcome
+    else {
+        panic!("{outcome:?}")
+    };
+    assert!(fetch.wait(LONG).is_err());
+    // What comes later is nobody's.
+    bench.cq(SEND).release_all();
+    let _ = bench.client.wait_until(Duration::from_millis(20), || false);
+    assert_eq!(put.wait(LONG), outcome);
 }

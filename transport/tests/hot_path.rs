@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
-use adverb::{Config, Context, Mode, Worker};
+use adverb::{Config, Context, Mode, Rights, Worker};
 use adverb_soft::{SimFaults, SimNetwork, SoftConfig, SoftProvider};
 use adverb_testing::{CountingAllocator, allocations};
 
@@ -92,6 +92,36 @@ impl Bench {
             }
         }
     }
+}
+
+#[test]
+fn a_one_sided_operation_allocates_nothing() {
+    let bench = Bench::new();
+    let there = bench.server.context().register(4096, Rights::all()).unwrap();
+    let here = bench.client.context().register(4096, Rights::empty()).unwrap();
+    let remote = there.remote().unwrap();
+    let round = |i: u64| {
+        let put = bench.endpoint.put(&here, .., &remote, 0).unwrap();
+        bench.endpoint.fence();
+        let got = bench.endpoint.get(&here, 8.., &remote, 0).unwrap();
+        let mut added = pin!(bench.endpoint.fetch_add(&remote, 0, i).unwrap());
+        let mut flushed = pin!(bench.endpoint.flush());
+        let mut context = TaskContext::from_waker(Waker::noop());
+        loop {
+            bench.network.advance(STEP);
+            assert!(bench.server.try_progress());
+            let added = added.as_mut().poll(&mut context);
+            if let (Poll::Ready(Ok(())), Poll::Ready(Ok(_))) = (flushed.as_mut().poll(&mut context), added) {
+                break;
+            }
+        }
+        drop((put, got));
+    };
+    // What is made once: queues that grow to their size, and memory for what atomics bring.
+    (0..1_000).for_each(round);
+    let before = allocations();
+    (0..5_000).for_each(round);
+    assert_eq!(allocations() - before, 0, "20000 operations");
 }
 
 #[test]

@@ -66,7 +66,7 @@ pub use cq::{CompChannel, CompEvent, Cq, CqInit};
 pub use device::{Device, Pd, Provider};
 pub use error::{ErrorKind, PostError, VerbsError};
 pub use event::{AsyncEvent, AsyncEventKind, EventSource};
-pub use memory::{Mr, Region, RegionError};
+pub use memory::{Mr, Region, RegionError, Registration};
 pub use pool::{Slot, SlotPool};
 pub use qp::{
     AddressVector, AlternatePath, InitAttr, Qp, QpCaps, QpInit, QpModify, QpState, RtrAttr, RtsAttr, Srq,

@@ -1,7 +1,9 @@
 //! Registered memory that a peer may reach: owned, and accessed by copy only.
 
 use std::fmt::{self, Debug};
+use std::mem;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use adverb_types::{Lkey, Rkey};
@@ -206,6 +208,55 @@ impl Region {
                 len,
                 region_len: self.len,
             })
+        }
+    }
+}
+
+/// One more registration of a region's memory, with keys and rights of its own, which can end while the region goes on.
+///
+/// It keeps the region. If the device does not confirm its end, the region is leaked with a log line.
+#[derive(Debug)]
+pub struct Registration {
+    // Dropped before the memory.
+    mr: Box<dyn Mr>,
+    region: Arc<Region>,
+}
+
+impl Registration {
+    /// Registers the memory of `region` once more, with `access`.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the device or the locked-memory limit refuses: memory counts once for each registration.
+    pub fn new(pd: &dyn Pd, region: &Arc<Region>, access: Access) -> Result<Self, VerbsError> {
+        // SAFETY: the mapping is one live allocation until `region` is dropped, of which the result keeps a handle until the registration has
+        // ended (`Drop`). No reference to the memory is made while it lasts: whoever has an `Arc` of a region copies, as only a pool, which
+        // hands no region out, lends slices.
+        let mr = unsafe { pd.reg_mr(region.base.as_ptr(), region.len, access) }?;
+        Ok(Self {
+            mr,
+            region: Arc::clone(region),
+        })
+    }
+
+    /// The key for peers.
+    pub fn rkey(&self) -> Rkey {
+        self.mr.rkey()
+    }
+
+    /// Ends it: when this returns `Ok`, its keys are good for nothing. A second call does nothing.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the device refuses: the keys may then still be good.
+    pub fn end(&mut self) -> Result<(), VerbsError> {
+        self.mr.deregister()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::error!(%error, len = self.region.len, "a registration could not be ended: its memory is leaked");
+            mem::forget(Arc::clone(&self.region));
         }
     }
 }

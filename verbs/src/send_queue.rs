@@ -36,7 +36,7 @@ pub enum Buffer {
         /// The region.
         region: Arc<Region>,
         /// Where the piece starts, in bytes.
-        offset: u32,
+        offset: usize,
         /// How long it is, in bytes.
         len: u32,
     },
@@ -70,6 +70,15 @@ impl Buffer {
         Self::Slot { slot, offset: 0, len }
     }
 
+    /// The 8 bytes at the start of the slot, in native byte order: the old value that an atomic operation brought. `None` if it is no slot, or too
+    /// small a one.
+    pub fn word(&self) -> Option<u64> {
+        match self {
+            Self::Slot { slot, .. } => slot.as_slice().first_chunk().copied().map(u64::from_ne_bytes),
+            Self::Region { .. } | Self::Unregistered { .. } => None,
+        }
+    }
+
     fn is_unregistered(&self) -> bool {
         matches!(self, Self::Unregistered { .. })
     }
@@ -78,11 +87,11 @@ impl Buffer {
         match self {
             Self::Slot { slot, offset, len } => slot.sge(*offset, *len),
             Self::Region { region, offset, len } => {
-                let whole = u32::try_from(region.len()).unwrap_or(u32::MAX);
-                let offset = (*offset).min(whole);
+                let offset = (*offset).min(region.len());
+                let rest = u32::try_from(region.len() - offset).unwrap_or(u32::MAX);
                 Sge {
-                    addr: region.addr() + u64::from(offset),
-                    length: (*len).min(whole - offset),
+                    addr: region.addr() + offset as u64,
+                    length: (*len).min(rest),
                     lkey: region.lkey(),
                 }
             }

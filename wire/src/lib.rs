@@ -1,4 +1,5 @@
-//! Every byte that adverb puts on the network: the header of each message and the handshake that opens a connection.
+//! Every byte that adverb puts on the network: the header of each message, the handshake that opens a connection, and the handles of regions that
+//! programs send.
 //!
 //! The crate turns bytes into plain values and back. It does no I/O, knows no verbs and no clock, keeps no state and
 //! is little-endian throughout. Decoders are total: whatever a peer sends, the answer is a value or a typed error,
@@ -31,6 +32,7 @@ mod handshake;
 mod header;
 mod parameter;
 mod refuse;
+mod region;
 mod role;
 mod text;
 mod version;
@@ -44,6 +46,7 @@ pub use handshake::{Agreement, Handshake, MIN_SEGMENT_SIZE, Parameters};
 pub use header::{Confirm, Data, DecodeError, Goodbye, Header, Kind};
 pub use parameter::ParameterId;
 pub use refuse::{Refuse, RefuseReason};
+pub use region::{RemoteRegion, RemoteRegionError, Rights};
 pub use role::{RefusalReason, Role};
 pub use text::{Text, TextTooLong};
 pub use version::{InvalidVersionRange, NoCommonVersion, VersionRange};

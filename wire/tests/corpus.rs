@@ -24,6 +24,11 @@ fn the_handshake_corpus_replays() {
 }
 
 #[test]
+fn the_region_corpus_replays() {
+    corpus("region").replay(checks::region::check);
+}
+
+#[test]
 fn the_seeds_are_those_that_this_version_makes() {
     for (target, seeds) in seeds() {
         corpus(target).assert_holds(seeds);
@@ -35,7 +40,7 @@ fn corpus(target: &str) -> Corpus {
 }
 
 /// Every sample, and of each error one that leads there.
-fn seeds() -> [(&'static str, Vec<Sample>); 2] {
+fn seeds() -> [(&'static str, Vec<Sample>); 3] {
     let mut sends = samples::sends();
     let mut frames = samples::frames();
     let (data, goodbye) = (named(&sends, "data"), named(&sends, "goodbye"));
@@ -64,7 +69,15 @@ fn seeds() -> [(&'static str, Vec<Sample>); 2] {
         ("two-frames", [&hello[..], &refusal].concat()),
         ("http", b"GET / HTTP/1.1\r\n\r\n".to_vec()),
     ]);
-    [("header", sends), ("handshake", frames)]
+    let mut regions = samples::regions();
+    let region = named(&regions, "region");
+    regions.extend([
+        ("bad-version", with(&region, 0, 2)),
+        ("bad-rights", with(&region, 1, 8)),
+        ("bad-extent", with(&region, 23, 0xff)),
+        ("cut", region[..23].to_vec()),
+    ]);
+    [("header", sends), ("handshake", frames), ("region", regions)]
 }
 
 fn named(samples: &[Sample], name: &str) -> Vec<u8> {

@@ -13,9 +13,9 @@ const FORMAT: &str = include_str!("../FORMAT.md");
 
 #[test]
 fn every_example_is_what_the_encoder_makes() {
-    let samples = [samples::sends(), samples::frames()].concat();
+    let samples = [samples::sends(), samples::frames(), samples::regions()].concat();
     let examples = examples();
-    assert_eq!(examples.len(), 14);
+    assert_eq!(examples.len(), 15);
     for (name, bytes) in examples {
         let sample = samples.iter().find(|sample| sample.0 == name);
         assert_eq!(sample.map(|sample| &sample.1), Some(&bytes), "{name}");

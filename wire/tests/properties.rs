@@ -6,15 +6,36 @@
 
 mod checks;
 
-use adverb_types::{Gid, GidType, Mtu, Psn, Qpn};
+use adverb_types::{Gid, GidType, Mtu, Psn, Qpn, Rkey};
 use adverb_wire::{
     Confirm, CreditLimit, Data, FeatureOffer, Features, Frame, Goodbye, Handshake, Header, Kind,
-    MIN_SEGMENT_SIZE, MissingFeatures, Parameters, Peek, Refuse, RefuseReason, Role, Text, VersionRange,
+    MIN_SEGMENT_SIZE, MissingFeatures, Parameters, Peek, Refuse, RefuseReason, RemoteRegion, Rights, Role,
+    Text, VersionRange,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 proptest! {
+    #[test]
+    fn a_region_comes_back_as_it_went(addr in any::<u64>(), rkey in any::<u32>(), len in any::<u64>(), rights in 0..8u8) {
+        let rights = Rights::from_bits_truncate(rights);
+        if let Ok(region) = RemoteRegion::new(addr, Rkey::new(rkey), len, rights) {
+            prop_assert_eq!(RemoteRegion::from_bytes(&region.to_bytes()), Ok(region));
+            prop_assert_eq!((region.addr(), region.rkey().get(), region.len(), region.rights()), (addr, rkey, len, rights));
+        }
+    }
+
+    #[test]
+    fn no_bytes_upset_the_region_decoder(bytes in vec(any::<u8>(), 0..64)) {
+        checks::region::check(&bytes);
+    }
+
+    /// Random bytes seldom get past the first checks.
+    #[test]
+    fn no_field_upsets_the_region_decoder(rights in any::<u8>(), fields in vec(any::<u8>(), 22)) {
+        checks::region::check(&[&[1, rights], &fields[..]].concat());
+    }
+
     #[test]
     fn a_header_comes_back_as_it_went(header in header()) {
         let send = encode_send(&header);

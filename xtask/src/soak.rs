@@ -64,9 +64,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// The fuzz packages and their targets.
-const TARGETS: [(&str, &str); 4] = [
+const TARGETS: [(&str, &str); 5] = [
     ("wire", "header"),
     ("wire", "handshake"),
+    ("wire", "region"),
     ("proto", "receive"),
     ("roce", "packet"),
 ];

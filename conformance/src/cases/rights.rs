@@ -1,10 +1,13 @@
 //! Keys and rights: what memory refuses.
 
 use adverb_verbs::{
-    Access, Buffer, QpState, RemoteAddr, SendFlags, SendOp, SendRequest, SlotPool, WcStatus, WorkCompletion,
+    Access, Buffer, QpState, Registration, RemoteAddr, SendFlags, SendOp, SendRequest, SlotPool, WcStatus,
+    WorkCompletion,
 };
 
-use super::fixture::{Check, End, Failure, Fixture, Setup, bytes_of, ensure, push, refused, same, statuses};
+use super::fixture::{
+    Check, End, Failure, Fixture, Setup, bytes_of, ensure, push, refused, same, statuses, whole,
+};
 use super::{Case, Outcome, case};
 
 pub(super) const CASES: &[Case] = &[
@@ -32,6 +35,11 @@ pub(super) const CASES: &[Case] = &[
         deregistered_memory_refuses,
         "an rkey is good for nothing once its region is gone",
         "ibv_dereg_mr(3)"
+    ),
+    case!(
+        each_registration_of_memory_has_rights_and_an_end_of_its_own,
+        "memory that is registered twice goes on in one registration when the other has ended, and peers have the rights of the key they use",
+        "IBTA volume 1, section 10.6.3"
     ),
     case!(
         memory_of_another_domain_refuses,
@@ -150,6 +158,38 @@ fn deregistered_memory_refuses(f: &Fixture<'_>) -> Check {
     drop(target);
     let request = a.request(SendOp::Write(at), &[1; 8], SendFlags::SIGNALED)?;
     same("status", fails(f, &mut a, request)?, WcStatus::RemAccessErr)?;
+    Ok(Outcome::Passed)
+}
+
+fn each_registration_of_memory_has_rights_and_an_end_of_its_own(f: &Fixture<'_>) -> Check {
+    for ended in [false, true] {
+        let (mut a, mut b) = f.pair()?;
+        let target = b.region(&[7; 64], Access::LOCAL_WRITE)?;
+        let mut second = Registration::new(&*b.pd, &target, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let by_second = RemoteAddr {
+            rkey: second.rkey(),
+            ..target.remote_addr(0)
+        };
+        a.post(SendOp::Write(by_second), &[1; 8], SendFlags::empty())?;
+        f.sent_well(&mut a, 1)?;
+        let expected = [[1; 8].as_slice(), &[7; 56]].concat();
+        if ended {
+            second.end()?;
+            second.end()?;
+        }
+        // This side goes on by the first key.
+        a.receive(1)?;
+        let mut send = SendRequest::new(SendOp::Send).flags(SendFlags::SIGNALED);
+        push(&mut send, whole(&target))?;
+        b.post_request(send)?;
+        f.sent_well(&mut b, 1)?;
+        same("data", f.received_well(&mut a, 1)?, vec![expected.clone()])?;
+        // A peer has no rights by the first key, and none by the second after its end.
+        let refusing = if ended { by_second } else { target.remote_addr(0) };
+        let request = a.request(SendOp::Write(refusing), &[2; 8], SendFlags::SIGNALED)?;
+        same("status", fails(f, &mut a, request)?, WcStatus::RemAccessErr)?;
+        same("memory", bytes_of(&target)?, expected)?;
+    }
     Ok(Outcome::Passed)
 }
 

@@ -2,3 +2,4 @@
 
 pub(crate) mod handshake;
 pub(crate) mod header;
+pub(crate) mod region;

@@ -2,14 +2,22 @@
 
 use std::net::Ipv4Addr;
 
-use adverb_types::{GidType, Mtu, Psn, Qpn};
+use adverb_types::{GidType, Mtu, Psn, Qpn, Rkey};
 use adverb_wire::{
     Confirm, CreditLimit, Data, FeatureOffer, Features, Frame, Goodbye, GoodbyeReason, Handshake, Header,
-    Kind, MissingFeatures, Parameters, RefusalReason, Refuse, RefuseReason, Role, Text, VersionRange,
+    Kind, MissingFeatures, Parameters, RefusalReason, Refuse, RefuseReason, RemoteRegion, Rights, Role, Text,
+    VersionRange,
 };
 
 /// A name and the bytes.
 pub(crate) type Sample = (&'static str, Vec<u8>);
+
+/// Handles of regions.
+pub(crate) fn regions() -> Vec<Sample> {
+    let rights = Rights::REMOTE_READ | Rights::REMOTE_WRITE;
+    let region = RemoteRegion::new(0x7f9a_bcde_f000, Rkey::new(0x1234_5678), 1 << 16, rights).unwrap();
+    vec![("region", region.to_bytes().to_vec())]
+}
 
 /// Whole SENDs.
 pub(crate) fn sends() -> Vec<Sample> {
