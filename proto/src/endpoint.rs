@@ -475,6 +475,11 @@ impl Endpoint {
         self.sender.next_seq()
     }
 
+    /// Messages of the peer that were handed out whole.
+    pub fn received(&self) -> u64 {
+        self.receiver.delivered()
+    }
+
     /// The peer's program has every message below this.
     pub fn acked(&self) -> u64 {
         self.sender.acked()

@@ -51,6 +51,11 @@ impl Awaited {
         self.entries.insert(key(seq), entry);
     }
 
+    /// How many wait, those with an answer that was not taken included.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Takes the peer's answer to the request with these low bits, and gives whom to wake. Gives the answer back if nobody waits for it.
     pub(crate) fn answer(&mut self, to: u32, answer: Answer) -> Result<Option<Waker>, Answer> {
         match self.entries.get_mut(&to) {

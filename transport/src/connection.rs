@@ -21,7 +21,7 @@ use crate::outbox::Outbox;
 use crate::rma::{Ledger, Limits, Tag};
 use crate::signals::Signals;
 use crate::table::Place;
-use crate::{EndpointError, EndpointErrorKind, LinkInfo, SendError};
+use crate::{EndpointError, EndpointErrorKind, EndpointStats, LinkInfo, SendError};
 
 /// How long a connection that has ended waits for its sends to be flushed before its queue pair is destroyed all the same.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
@@ -518,6 +518,23 @@ impl Connection {
                     wake_all(&mut state.slot_waiters);
                 }
             }
+        }
+    }
+
+    /// What it has done so far.
+    pub(crate) fn stats(&self) -> EndpointStats {
+        let state = self.state.lock();
+        let core = &state.core;
+        EndpointStats {
+            messages_sent: core.messages(),
+            messages_at_peer: state.sent,
+            messages_acked: core.acked(),
+            messages_received: core.received(),
+            one_sided_posted: state.one_sided.posted(),
+            requests_waiting: state.awaited.len(),
+            queued_bytes: core.queued_bytes(),
+            credits: core.credits(),
+            sends_outstanding: state.queue.as_ref().map_or(0, SendQueue::in_flight),
         }
     }
 

@@ -25,6 +25,30 @@ pub(crate) struct Handle {
     owner: Arc<Owner>,
 }
 
+/// What an endpoint did since it was opened, and what it holds now ([`Endpoint::stats`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EndpointStats {
+    /// Messages taken to be sent, requests and replies included.
+    pub messages_sent: u64,
+    /// Of these: known to be at the peer's device. It lags, as one send in [`Config::signal_every`](crate::Config::signal_every) is signaled.
+    pub messages_at_peer: u64,
+    /// Of these: known to have been handed to the peer's program. It lags by what the peer has not yet told with a message or a grant of its own.
+    pub messages_acked: u64,
+    /// Messages of the peer that were handed out, requests and replies included.
+    pub messages_received: u64,
+    /// One-sided operations posted.
+    pub one_sided_posted: u64,
+    /// Requests that wait for their answers, and answers that nobody has taken yet.
+    pub requests_waiting: usize,
+    /// Bytes that wait for credits or for room in the send queue: more than a moment's worth says that the peer does not keep up.
+    pub queued_bytes: usize,
+    /// Segments that the peer lets this side send now.
+    pub credits: u32,
+    /// Work requests posted whose end is not known.
+    pub sends_outstanding: usize,
+}
+
 impl Endpoint {
     /// The first handle of a connection, or the first again after the last was dropped.
     pub(crate) fn first(connection: &Arc<Connection>, owner: &Arc<Owner>) -> Self {
@@ -144,6 +168,11 @@ impl Endpoint {
     /// Why the endpoint has ended, if it has.
     pub fn error(&self) -> Option<EndpointError> {
         self.connection().ended()
+    }
+
+    /// What it did so far, and what it holds now. Takes the lock that a send takes.
+    pub fn stats(&self) -> EndpointStats {
+        self.connection().stats()
     }
 
     /// The address that the handshake was made with.

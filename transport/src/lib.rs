@@ -70,7 +70,7 @@ pub use adverb_wire::{
 pub use completion::{Closed, Ready, SendCompletion};
 pub use config::{Config, ConfigError, ConfigErrorKind, ConfigOrigin};
 pub use context::{Context, ContextBuilder};
-pub use endpoint::Endpoint;
+pub use endpoint::{Endpoint, EndpointStats};
 pub use error::{
     ConnectError, ConnectErrorKind, EndpointError, EndpointErrorKind, LinkEnd, LinkInfo, ListenError,
     OpenError, RequestError, SendError, UnsentReply, WaitError, WorkerError, WouldDeadlock,

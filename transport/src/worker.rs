@@ -80,7 +80,7 @@ struct Driver {
     scratch: Scratch,
 }
 
-/// The deterministic part of [`Worker::stats`]: how the worker waited, and what it holds.
+/// How a worker waited, and what it holds ([`Worker::stats`]).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct WorkerStats {

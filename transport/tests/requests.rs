@@ -250,3 +250,26 @@ async fn requests_are_awaited_and_answered_by_tasks() {
     drop(kept);
     driving.abort();
 }
+
+#[test]
+fn the_counts_of_an_endpoint_tell_what_it_did() {
+    let pair = Pair::new(config(Mode::Hybrid));
+    mirror(&pair);
+    let (client, server) = pair.connect();
+    let before = client.stats();
+    assert_eq!((before.messages_sent, before.messages_received), (0, 0));
+    assert!(before.credits > 0);
+
+    let pending = client.request(MIRROR, b"", b"question");
+    assert_eq!(client.stats().requests_waiting, 1);
+    let _reply = pending.wait(LONG).unwrap();
+    client.send(SINK, b"", b"message").unwrap().wait(LONG).unwrap();
+    let after = client.stats();
+    assert_eq!((after.messages_sent, after.messages_received), (2, 1));
+    assert_eq!((after.messages_at_peer, after.requests_waiting), (2, 0));
+    assert!(after.messages_acked >= 1, "the reply acknowledges the request");
+    assert_eq!((after.queued_bytes, after.one_sided_posted), (0, 0));
+    pair.client
+        .wait_until(LONG, || server.stats().messages_received == 2)
+        .unwrap();
+}
