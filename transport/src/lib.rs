@@ -17,6 +17,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Memory that a [`Context`] [registers](Context::register) as a [`Region`] can be read, written and counted in by peers that have its handle,
+//! a [`RemoteRegion`], without this side's program: [`Endpoint::put`], [`Endpoint::get`], [`Endpoint::fetch_add`].
+//!
 //! # Threads and progress
 //!
 //! A worker has no thread of its own: progress is a role that whoever waits takes. Blocking calls drive it themselves, a

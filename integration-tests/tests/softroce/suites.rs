@@ -46,7 +46,7 @@ fn the_provider_gives_what_sysfs_says_and_keeps_what_it_was_lent() {
 
 #[test]
 fn the_transports_tests_pass_on_softroce() {
-    let targets = ["messages", "lifecycle", "driving"];
+    let targets = ["messages", "lifecycle", "driving", "one_sided"];
     let arguments = [
         "test",
         "-p",
