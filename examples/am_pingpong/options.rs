@@ -26,7 +26,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value_t = Test::Lat)]
     pub(crate) test: Test,
     /// Bytes of a message, less than 16 MiB. Default: 8, for bw 65536.
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(..1 << 24))]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(..=1 << 24))]
     pub(crate) size: Option<u32>,
     /// Messages to measure.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = counts(1))]

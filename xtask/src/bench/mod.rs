@@ -3,9 +3,11 @@
 mod hybrid;
 mod idle;
 mod instructions;
+mod local;
 mod peers;
 mod row;
 mod soft;
+mod sweep;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,6 +41,8 @@ enum Name {
     Idle,
     /// The software device beside bare UDP sockets and UCX over TCP, on this machine.
     Soft,
+    /// The latency of every size from 1 B to 16 MiB over the software device, with a plot: how steep the steepest step is.
+    Sweep,
     /// What a message costs in instructions, counted by callgrind.
     Instructions,
 }
@@ -50,6 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Hybrid => hybrid::run()?,
         Name::Idle => idle::run()?,
         Name::Soft => soft::run()?,
+        Name::Sweep => sweep::run(args.json)?,
         Name::Instructions => instructions::run()?,
     };
     row::print(&rows, args.json);

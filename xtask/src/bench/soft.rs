@@ -1,21 +1,19 @@
 //! The software device beside bare UDP sockets and UCX over TCP and over shared memory, on this machine: two processes.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::local::{Server, Way, bounded, pingpong};
 use super::row::{Better, Row, Samples};
 use super::{RUNS, ratio};
 use crate::workspace;
 
 /// The wheel on PyPI that brings `ucx_perftest`.
 const UCX: &str = "libucx-cu12==1.22.0";
-/// How long one run may take, in seconds.
-const TIME_LIMIT: &str = "60";
 
 pub(super) fn run() -> Result<Vec<Row>> {
     const BENCH: &str = "soft";
@@ -31,17 +29,17 @@ pub(super) fn run() -> Result<Vec<Row>> {
         for way in [Way::Network, Way::SharedMemory] {
             let name = way.name();
             let lat = ["--test", "lat", "--size", "8", "--iters", "50000"];
-            sides.adverb(&mut samples, way, &format!("{name}_lat"), &lat)?;
+            pingpong(&sides.pingpong, &mut samples, way, &format!("{name}_lat"), &lat)?;
             let lat = ["-t", "ucp_am_lat", "-s", "8", "-n", "50000"];
             sides.ucx(&mut samples, way, &format!("ucx_{name}_lat"), &lat)?;
         }
         let way = Way::Network;
         let rate = ["--test", "rate", "--size", "8", "--iters", "500000"];
-        sides.adverb(&mut samples, way, "rate", &rate)?;
+        pingpong(&sides.pingpong, &mut samples, way, "rate", &rate)?;
         let rate = ["-t", "ucp_am_bw", "-s", "8", "-n", "500000"];
         sides.ucx(&mut samples, way, "ucx_rate", &rate)?;
         let bw = ["--test", "bw", "--size", "65536", "--iters", "20000"];
-        sides.adverb(&mut samples, way, "bw", &bw)?;
+        pingpong(&sides.pingpong, &mut samples, way, "bw", &bw)?;
         let bw = ["-t", "ucp_am_bw", "-s", "65536", "-n", "20000"];
         sides.ucx(&mut samples, way, "ucx_bw", &bw)?;
     }
@@ -92,24 +90,6 @@ pub(super) fn run() -> Result<Vec<Row>> {
     ])
 }
 
-/// How messages go.
-#[derive(Clone, Copy)]
-enum Way {
-    /// Over the loopback interface: UDP, and TCP for UCX.
-    Network,
-    /// Through memory that both processes have.
-    SharedMemory,
-}
-
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Network => "network",
-            Self::SharedMemory => "shared",
-        }
-    }
-}
-
 /// The programs that are measured.
 struct Sides {
     pingpong: PathBuf,
@@ -128,36 +108,6 @@ impl Sides {
         text.trim()
             .parse()
             .with_context(|| format!("udp_pingpong printed {text:?}"))
-    }
-
-    /// Runs a server and a client of `am_pingpong` and adds what the client measured.
-    fn adverb(&self, samples: &mut Samples, way: Way, name: &str, arguments: &[&str]) -> Result<()> {
-        let mut server = Server(
-            am_pingpong(&mut Command::new(&self.pingpong), way)
-                .args(["--listen", "127.0.0.1:0", "--once"])
-                .stdout(Stdio::piped())
-                .spawn()?,
-        );
-        let mut line = String::new();
-        if let Some(output) = server.0.stdout.take() {
-            BufReader::new(output).read_line(&mut line)?;
-        }
-        let address = line
-            .trim()
-            .strip_prefix("listening on ")
-            .context("the server did not start")?;
-        let output = am_pingpong(&mut bounded(&self.pingpong), way)
-            .args(arguments)
-            .args(["--json", address])
-            .output()?;
-        ensure!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let text = String::from_utf8_lossy(&output.stdout);
-        samples.add_lines(text.lines().map(|line| format!("@{name} {line}")));
-        Ok(())
     }
 
     /// Runs a server and a client of `ucx_perftest`. Its last line of results has the count of iterations, latencies (median,
@@ -202,32 +152,6 @@ impl Sides {
                 Way::SharedMemory => "sm",
             },
         )
-    }
-}
-
-/// `am_pingpong`, which `command` starts. It has the same address as the other sides, and with it the loopback interface's MTU.
-fn am_pingpong(command: &mut Command, way: Way) -> &mut Command {
-    if let Way::Network = way {
-        command.env("ADVERB_SHARED_MEMORY", "off");
-    }
-    command.args(["--device", "soft:127.0.0.1", "--mode", "poll"])
-}
-
-/// Runs a program for [`TIME_LIMIT`] at most. Only for what is waited for: killed, it would leave the program behind.
-fn bounded(program: &Path) -> Command {
-    let mut command = Command::new("timeout");
-    command.arg(TIME_LIMIT).arg(program);
-    command
-}
-
-/// A process that ends with this.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
