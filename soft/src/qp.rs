@@ -14,9 +14,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use adverb_roce::{Packet, PostRefused, QpConfig, Rc, Receive};
-use adverb_types::{Gid, Qpn};
-use adverb_verbs::{AddressVector, QpCaps, QpModify, QpState, RecvWr, RtrAttr, SendFlags, SendWr};
+use adverb_roce::{Packet, PostRefused, QpConfig, Queue, Rc, Receive};
+use adverb_types::{Gid, Lkey, Qpn};
+use adverb_verbs::{AddressVector, QpCaps, QpModify, QpState, RecvWr, RtrAttr, SendFlags, SendWr, Sge};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
@@ -94,6 +94,19 @@ impl QpCore {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
+    }
+
+    /// How many of its sends and of its receives are not complete and name memory by this key.
+    pub(crate) fn naming(&self, lkey: Lkey) -> (usize, usize) {
+        let (mut sends, mut receives) = (0, 0);
+        for (queue, sges) in self.inner.lock().rc.outstanding() {
+            let count = match queue {
+                Queue::Send => &mut sends,
+                Queue::Recv => &mut receives,
+            };
+            *count += usize::from(names(sges, lkey));
+        }
+        (sends, receives)
     }
 
     /// Changes its state.
@@ -260,6 +273,11 @@ impl Debug for QpCore {
             .field("pd", &self.pd)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether elements name memory by this key. Of an element without bytes the key means nothing.
+pub(crate) fn names(sges: &[Sge], lkey: Lkey) -> bool {
+    sges.iter().any(|sge| sge.lkey == lkey && sge.length > 0)
 }
 
 /// A receive as it is kept; `None` if it has more elements than it may.

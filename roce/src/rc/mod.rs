@@ -57,6 +57,15 @@ pub enum PostRefused {
     Full,
 }
 
+/// Which queue a work request was posted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// The send queue.
+    Send,
+    /// The receive queue.
+    Recv,
+}
+
 /// A transition that does not exist, or an attribute out of range (`EINVAL`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the transition or an attribute of it is not valid")]
@@ -127,6 +136,14 @@ impl Rc {
     /// What losses cost so far.
     pub fn stats(&self) -> Stats {
         self.stats
+    }
+
+    /// The scatter/gather elements of each work request that is posted and not complete: of sends, which are READs' destinations and atomic
+    /// operations' results, too, and of receives of its own queue, or taken from a shared one.
+    pub fn outstanding(&self) -> impl Iterator<Item = (Queue, &[adverb_verbs::Sge])> {
+        let sends = self.requester.outstanding().map(|sges| (Queue::Send, sges));
+        let receives = self.responder.outstanding().map(|sges| (Queue::Recv, sges));
+        sends.chain(receives)
     }
 
     /// Changes its state. The device has checked port, P_Key and address, and resolved the peer.

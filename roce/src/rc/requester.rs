@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use adverb_types::{Psn, Qpn};
-use adverb_verbs::{QpState, RemoteAddr, RtsAttr, SendFlags, SendOp, WcOpcode, WcStatus};
+use adverb_verbs::{QpState, RemoteAddr, RtsAttr, SendFlags, SendOp, Sge, WcOpcode, WcStatus};
 
 use super::host::{Completion, Host, SgeList};
 use super::timing::{ack_timeout, rnr_delay};
@@ -197,6 +197,11 @@ impl Requester {
     /// Requests posted and not complete.
     pub(super) fn len(&self) -> usize {
         self.jobs.len()
+    }
+
+    /// The elements of each request that is posted and not complete. Inline data has none.
+    pub(super) fn outstanding(&self) -> impl Iterator<Item = &[Sge]> {
+        self.jobs.iter().map(|job| &*job.sges)
     }
 
     /// Whether all that began is done.
