@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use adverb_roce::{MAX_MESSAGE, Packet};
+use adverb_roce::{MAX_MESSAGE, Opcode, Packet};
 use adverb_types::{Gid, GidType, Mtu, Qpn};
 use adverb_verbs::{
     AsyncEvent, AsyncEventKind, Bell, DeviceAttr, DeviceInfo, ErrorKind, EventSource, GidEntry, LinkLayer,
@@ -403,19 +403,21 @@ impl Core {
         self.counters.add(counter, n);
         let now = self.now();
         let mut packets = inbox.packets().filter_map(|packet| self.admit(packet)).peekable();
-        while let Some((from, packet)) = packets.next() {
+        while let Some((from, packet, marked)) = packets.next() {
             let qpn = packet.dest_qpn;
             let Some(qp) = self.look_up(qpn, recent) else {
                 self.counters.add(Counter::NoQueuePair, 1);
                 continue;
             };
             let mut inner = qp.lock();
-            let mut next = Some((from, packet));
-            while let Some((from, packet)) = next {
-                if !qp.take(self, &mut inner, now, from, &packet) {
+            let mut next = Some((from, packet, marked));
+            while let Some((from, packet, marked)) = next {
+                if !qp.take(self, &mut inner, now, from, &packet, marked) {
                     self.counters.add(Counter::NotThePeer, 1);
+                } else if packet.opcode == Opcode::CongestionNotification {
+                    self.counters.add(Counter::Notified, 1);
                 }
-                next = packets.next_if(|(_, packet)| packet.dest_qpn == qpn);
+                next = packets.next_if(|(_, packet, _)| packet.dest_qpn == qpn);
             }
             qp.settle(self, &mut inner, outbox, now);
         }
@@ -435,12 +437,13 @@ impl Core {
         recent.as_ref().map(|recent| &*recent.qp)
     }
 
-    /// What arrived as a packet, if it is one.
-    fn admit<'a>(&self, arrived: Arrived<'a>) -> Option<(SocketAddr, Packet<'a>)> {
+    /// What arrived as a packet, if it is one, and whether a switch has marked it.
+    fn admit<'a>(&self, arrived: Arrived<'a>) -> Option<(SocketAddr, Packet<'a>, bool)> {
         let Arrived {
             from,
             mut bytes,
             sealed,
+            marked,
         } = arrived;
         if !self.is_active() {
             return None;
@@ -456,8 +459,11 @@ impl Core {
             }
             bytes = packet;
         }
+        if marked {
+            self.counters.add(Counter::Marked, 1);
+        }
         match Packet::parse(bytes) {
-            Ok(packet) => Some((from, packet)),
+            Ok(packet) => Some((from, packet, marked)),
             Err(error) => {
                 tracing::debug!(%error, %from, "a packet is malformed");
                 self.counters.add(Counter::Malformed, 1);
