@@ -34,8 +34,9 @@ const SIZE: u32 = 16;
 
 /// One end with a shared receive queue and a second queue pair on it, and a peer for each.
 struct Trio {
-    shared: End,
+    // Dropped before `shared`, whose receive queue gives its memory back only when no queue pair holds it any more.
     second_qp: Arc<dyn Qp>,
+    shared: End,
     first: End,
     second: End,
 }
