@@ -514,7 +514,14 @@ impl Wire for SimWire {
 
 #[cfg(test)]
 mod tests {
+    use adverb_types::{Mtu, Psn, Qpn};
+    use adverb_verbs::{
+        Access, AddressVector, CqInit, InitAttr, Provider, QpCaps, QpInit, QpModify, RtrAttr, RtsAttr,
+        SendOp, SendQueue, SendRequest,
+    };
+
     use super::*;
+    use crate::{SoftConfig, SoftProvider};
 
     /// A device that notes when it was driven, and what arrived.
     struct Probe {
@@ -601,6 +608,73 @@ mod tests {
             marked.extend(inbox.packets().map(|packet| packet.marked));
         }
         assert_eq!(marked, (0..10).map(|i| i > 4).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_the_address_vector_asks_for_is_on_the_wire() {
+        let network = SimNetwork::new(SimFaults::default());
+        let device = SoftProvider::simulated(SoftConfig::default(), &network)
+            .open("soft0")
+            .unwrap();
+        let (pd, cq) = (
+            device.alloc_pd().unwrap(),
+            device.create_cq(&CqInit::new(4)).unwrap(),
+        );
+        for (asked, expected) in [(0, 0b10), (96, 96 | 0b10), (97, 96 | 0b10)] {
+            let caps = QpCaps {
+                max_send_wr: 1,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            };
+            let init = QpInit {
+                send_cq: &cq,
+                recv_cq: &cq,
+                srq: None,
+                caps,
+                sq_sig_all: false,
+            };
+            let qp = pd.create_qp(&init).unwrap();
+            let ah = AddressVector {
+                traffic_class: asked,
+                ..AddressVector::roce(1, 0, Ipv4Addr::new(10, 0, 0, 99).into())
+            };
+            for step in [
+                QpModify::Init(InitAttr {
+                    port_num: 1,
+                    pkey_index: 0,
+                    access: Access::empty(),
+                }),
+                QpModify::Rtr(RtrAttr {
+                    ah,
+                    path_mtu: Mtu::Mtu1024,
+                    dest_qpn: Qpn::truncating(99),
+                    rq_psn: Psn::new(0),
+                    max_dest_rd_atomic: 0,
+                    min_rnr_timer: 0,
+                    access: None,
+                    pkey_index: None,
+                    alternate: None,
+                }),
+                QpModify::Rts(RtsAttr {
+                    sq_psn: Psn::new(0),
+                    timeout: 0,
+                    retry_cnt: 0,
+                    rnr_retry: 0,
+                    max_rd_atomic: 0,
+                    access: None,
+                    min_rnr_timer: None,
+                    alternate: None,
+                }),
+            ] {
+                qp.modify(&step).unwrap();
+            }
+            let request = SendRequest::new(SendOp::Send);
+            SendQueue::new(qp, 0, 0).post(&mut vec![request]).unwrap();
+            let Reverse(flight) = network.0.state.lock().flying.pop().unwrap();
+            assert_eq!(flight.class, expected, "{asked}");
+        }
     }
 
     #[test]
