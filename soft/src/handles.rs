@@ -354,6 +354,12 @@ unsafe impl Srq for SoftSrq {
     }
 }
 
+impl Drop for SoftSrq {
+    fn drop(&mut self) {
+        self.core.destroy();
+    }
+}
+
 #[derive(Debug)]
 struct SoftQp {
     core: Arc<QpCore>,

@@ -57,6 +57,11 @@ impl SrqCore {
         Some(receive)
     }
 
+    /// It is destroyed: its receives end without a completion. The device may remember a queue pair that was on it for a while.
+    pub(crate) fn destroy(&self) {
+        self.inner.lock().receives.clear();
+    }
+
     /// How many of its receives name memory by this key.
     pub(crate) fn naming(&self, lkey: Lkey) -> usize {
         let inner = self.inner.lock();

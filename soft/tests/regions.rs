@@ -14,8 +14,8 @@ mod tests {
 
     use adverb_soft::{SimFaults, SimNetwork, SoftConfig, SoftProvider};
     use adverb_verbs::{
-        Access, ErrorKind, Mr, QpInit, QpModify, QpState, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
-        SrqInit, VerbsError, WcStatus,
+        Access, ErrorKind, Mr, Provider, QpInit, QpModify, QpState, RecvWr, RemoteAddr, SendFlags, SendOp,
+        SendWr, Sge, SrqInit, VerbsError, WcStatus,
     };
 
     use crate::common::{End, Link, pair, poll};
@@ -160,8 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_half_there_holds_its_receive() {
-        // The first packet arrives, the rest is lost until the faults end.
+    fn a_message_that_is_lost_and_sent_again_finds_its_receive_held() {
         let (network, a, b) = world();
         let (source, mut sink) = (Memory::new(&a), Memory::new(&b));
         sink.receive(&b);
@@ -203,6 +202,46 @@ mod tests {
         assert_eq!(memory.refused(), (0, 1, 0));
         let End { qp, sq, rq, .. } = a;
         drop((qp, sq, rq));
+        memory.mr.deregister().unwrap();
+    }
+
+    /// The device keeps the last queue pair that packets came for at hand, also when it is gone.
+    #[test]
+    fn a_shared_queue_holds_nothing_once_it_and_its_queue_pairs_are_gone() {
+        let network = SimNetwork::new(SimFaults::default());
+        let provider = SoftProvider::simulated(SoftConfig::default(), &network);
+        let end = || End::new(provider.open("soft0").unwrap());
+        let (mut a, mut b) = (end(), end());
+        let mut memory = Memory::new(&b);
+        let init = SrqInit {
+            max_wr: 4,
+            max_sge: 1,
+            cookie: 0,
+        };
+        let srq = b.pd.create_srq(&init).unwrap();
+        let qp = b.pd.create_qp(&QpInit {
+            send_cq: &b.send_cq,
+            recv_cq: &b.recv_cq,
+            srq: Some(&srq),
+            caps: b.qp.caps(),
+            sq_sig_all: false,
+        });
+        b.qp = qp.unwrap();
+        b.connect(&a, Link::default());
+        a.connect(&b, Link::default());
+        let sges = [memory.sge(8)];
+        let wr = || RecvWr {
+            wr_id: 3,
+            sges: &sges,
+        };
+        // SAFETY: the memory is never freed, and nobody else refers to it.
+        unsafe { srq.post_recv(&[wr(), wr()]) }.unwrap();
+        a.send(b"hello", SendFlags::SIGNALED);
+        network.advance(WHILE);
+        assert_eq!(a.sent(), [WcStatus::Success]);
+        assert_eq!(memory.refused(), (0, 0, 1));
+        let End { qp, sq, rq, .. } = b;
+        drop((qp, sq, rq, srq));
         memory.mr.deregister().unwrap();
     }
 
