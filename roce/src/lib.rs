@@ -15,6 +15,6 @@ mod rc;
 
 pub use packet::{Aeth, AtomicEth, Nak, Opcode, Packet, ParseError, Reth, Syndrome};
 pub use rc::{
-    Completion, Denied, Host, MAX_MESSAGE, MAX_SGE, ModifyError, PostRefused, QpConfig, Rc, Receive, SgeList,
-    Stats, Work,
+    Completion, Denied, Host, MAX_MESSAGE, MAX_SGE, ModifyError, PostRefused, QpConfig, Queue, Rc, Receive,
+    SgeList, Stats, Work,
 };

@@ -547,3 +547,51 @@ fn a_post_that_is_not_valid_is_refused() {
     };
     assert_eq!(end.rc.post_send(&work, &mut end.host), invalid);
 }
+
+#[test]
+fn marked_packets_are_told_to_their_sender_who_goes_on_slower() {
+    const MESSAGE: u32 = 200_000;
+    let times = [false, true].map(|marked| {
+        let mut world = World::pair(&Setup::default());
+        world.ends[1].receive(0, INBOX, MESSAGE, false);
+        world.ends[0].send(1, SendOp::Send, 0, MESSAGE);
+        let until = world.now + LIMIT;
+        for i in 0..2 {
+            world.flush(i);
+        }
+        while statuses(&world, 0).is_empty() && world.step(until) {
+            if marked {
+                world.ends[1].rc.handle_congestion(world.now);
+                world.flush(1);
+            }
+        }
+        assert_eq!(statuses(&world, 0), [WcStatus::Success]);
+        let (sender, receiver) = (world.ends[0].rc.stats(), world.ends[1].rc.stats());
+        assert_eq!((sender.resent, receiver.out_of_order), (0, 0));
+        assert_eq!(receiver.cnps_sent, sender.cnps);
+        assert_eq!((receiver.cnps, sender.cnps_sent), (0, 0));
+        assert_eq!(sender.cnps > 0, marked);
+        let took = world.now - world.start;
+        // The one at the start, and one each 50 µs.
+        assert!(
+            u128::from(sender.cnps) <= took.as_micros() / 50 + 1,
+            "{sender:?} in {took:?}"
+        );
+        took
+    });
+    assert!(times[1] > times[0] * 2, "{times:?}");
+}
+
+#[test]
+fn a_congestion_notification_is_no_request_and_no_answer() {
+    let mut world = World::pair(&Setup::default());
+    let (now, end) = (world.now, &mut world.ends[1]);
+    let packet = Packet::new(Opcode::CongestionNotification, Qpn::truncating(17), Psn::new(0));
+    end.rc.handle_packet(now, &packet, &mut end.host);
+    assert!(!end.rc.poll_transmit(now, &mut Vec::new(), &mut end.host));
+    assert_eq!((end.rc.stats().cnps, end.rc.state()), (1, QpState::Rts));
+    // And a queue pair that is not connected any more tells nobody.
+    end.modify(&QpModify::Err);
+    end.rc.handle_congestion(now);
+    assert!(!end.rc.poll_transmit(now, &mut Vec::new(), &mut end.host));
+}

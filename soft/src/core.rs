@@ -4,15 +4,15 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use adverb_roce::{MAX_MESSAGE, Packet};
+use adverb_roce::{MAX_MESSAGE, Opcode, Packet};
 use adverb_types::{Gid, GidType, Mtu, Qpn};
 use adverb_verbs::{
     AsyncEvent, AsyncEventKind, Bell, DeviceAttr, DeviceInfo, ErrorKind, EventSource, GidEntry, LinkLayer,
-    PortAttr, PortState, VerbsError,
+    PortAttr, PortState, SrqInit, VerbsError,
 };
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
@@ -22,8 +22,9 @@ use crate::checksum;
 use crate::config::{ROCE_PORT, SoftConfig};
 use crate::counters::{Counter, Counters};
 use crate::keys::{KeyHasher, random_u32};
-use crate::memory::Memory;
+use crate::memory::{Keys, Memory};
 use crate::qp::{Parts, QpCore};
+use crate::srq::SrqCore;
 use crate::timers::Timers;
 use crate::wire::{Arrived, Driven, Inbox, Link, Outbox, Wire};
 
@@ -58,6 +59,8 @@ pub(crate) struct Core {
     /// Polls that found somebody else at it.
     turned_away: AtomicU32,
     qps: RwLock<HashMap<u32, Arc<QpCore>, BuildHasherDefault<KeyHasher>>>,
+    /// Asked only when memory is deregistered. Held alone.
+    srqs: Mutex<Vec<Weak<SrqCore>>>,
     /// How many queue pairs were destroyed.
     qps_removed: AtomicU64,
     next_qpn: AtomicU32,
@@ -115,6 +118,7 @@ impl Core {
             }),
             turned_away: AtomicU32::new(0),
             qps: RwLock::default(),
+            srqs: Mutex::default(),
             qps_removed: AtomicU64::new(0),
             next_qpn: AtomicU32::new(random_u32()?),
             next_pd: AtomicU32::new(1),
@@ -161,6 +165,49 @@ impl Core {
 
     pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<QpCore>> {
         self.qps.read().get(&qpn.get()).cloned()
+    }
+
+    /// Makes a shared receive queue.
+    pub(crate) fn add_srq(&self, init: &SrqInit) -> Arc<SrqCore> {
+        let srq = SrqCore::new(init.max_wr, init.max_sge, init.cookie);
+        let mut srqs = self.srqs.lock();
+        srqs.retain(|srq| srq.strong_count() > 0);
+        srqs.push(Arc::downgrade(&srq));
+        srq
+    }
+
+    /// Ends a registration, if no work request that is not complete names it. What peers do with it meanwhile does not count: they are refused
+    /// from then on.
+    ///
+    /// Who names what is not counted as work is posted, which would cost each message, but asked of all queues now. A request that is posted by another
+    /// thread at the same time may be missed; it ends with LOC_PROT_ERR.
+    ///
+    /// # Errors
+    /// [`ErrorKind::RegionInUse`]; the registration stays then.
+    pub(crate) fn deregister(&self, keys: Keys) -> Result<(), VerbsError> {
+        let qps: Vec<_> = self.qps.read().values().cloned().collect();
+        let srqs: Vec<_> = self.srqs.lock().iter().filter_map(Weak::upgrade).collect();
+        let (mut sends, mut receives) = (0, 0);
+        for qp in qps {
+            let (more_sends, more_receives) = qp.naming(keys.lkey);
+            sends += more_sends;
+            receives += more_receives;
+        }
+        let shared_receives = srqs.iter().map(|srq| srq.naming(keys.lkey)).sum();
+        if sends + receives + shared_receives == 0 {
+            self.memory.deregister(keys);
+            return Ok(());
+        }
+        let (addr, len) = self.memory.place(keys);
+        let kind = ErrorKind::RegionInUse {
+            lkey: keys.lkey.get(),
+            addr: addr as u64,
+            len: len as u64,
+            sends,
+            receives,
+            shared_receives,
+        };
+        Err(self.error("ibv_dereg_mr", kind))
     }
 
     pub(crate) fn address(&self) -> IpAddr {
@@ -358,7 +405,7 @@ impl Core {
         let mut packets = inbox.packets();
         // Packets are looked at where they are: they are a dozen words, which each way through an adapter would copy.
         let mut next = packets.find_map(|packet| self.admit(packet));
-        while let Some((from, packet)) = &next {
+        while let Some((_, packet, _)) = &next {
             let qpn = packet.dest_qpn;
             let Some(qp) = self.look_up(qpn, recent) else {
                 self.counters.add(Counter::NoQueuePair, 1);
@@ -366,18 +413,15 @@ impl Core {
                 continue;
             };
             let mut inner = qp.lock();
-            let mut taken = qp.take(self, &mut inner, now, *from, packet);
-            loop {
-                if !taken {
+            while let Some((from, packet, marked)) = &next
+                && packet.dest_qpn == qpn
+            {
+                if !qp.take(self, &mut inner, now, *from, packet, *marked) {
                     self.counters.add(Counter::NotThePeer, 1);
+                } else if packet.opcode == Opcode::CongestionNotification {
+                    self.counters.add(Counter::Notified, 1);
                 }
                 next = packets.find_map(|packet| self.admit(packet));
-                match &next {
-                    Some((from, packet)) if packet.dest_qpn == qpn => {
-                        taken = qp.take(self, &mut inner, now, *from, packet);
-                    }
-                    _ => break,
-                }
             }
             qp.settle(self, &mut inner, outbox, now);
         }
@@ -397,12 +441,13 @@ impl Core {
         recent.as_ref().map(|recent| &*recent.qp)
     }
 
-    /// What arrived as a packet, if it is one.
-    fn admit<'a>(&self, arrived: Arrived<'a>) -> Option<(SocketAddr, Packet<'a>)> {
+    /// What arrived as a packet, if it is one, and whether a switch has marked it.
+    fn admit<'a>(&self, arrived: Arrived<'a>) -> Option<(SocketAddr, Packet<'a>, bool)> {
         let Arrived {
             from,
             mut bytes,
             sealed,
+            marked,
         } = arrived;
         if !self.is_active() {
             return None;
@@ -418,8 +463,11 @@ impl Core {
             }
             bytes = packet;
         }
+        if marked {
+            self.counters.add(Counter::Marked, 1);
+        }
         match Packet::parse(bytes) {
-            Ok(packet) => Some((from, packet)),
+            Ok(packet) => Some((from, packet, marked)),
             Err(error) => {
                 tracing::debug!(%error, %from, "a packet is malformed");
                 self.counters.add(Counter::Malformed, 1);

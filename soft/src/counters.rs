@@ -25,6 +25,10 @@ pub struct SoftCounters {
     pub no_queue_pair: u64,
     /// Of these: to a queue pair that is not connected, or not with the address they came from.
     pub not_the_peer: u64,
+    /// Of these: marked by a congested switch (ECN).
+    pub marked: u64,
+    /// Of these: congestion notifications, by which peers say that they get marked packets.
+    pub notified: u64,
 }
 
 /// One of [`SoftCounters`].
@@ -40,11 +44,13 @@ pub(crate) enum Counter {
     BadIcrc,
     NoQueuePair,
     NotThePeer,
+    Marked,
+    Notified,
 }
 
 /// [`SoftCounters`] as they are counted.
 #[derive(Debug, Default)]
-pub(crate) struct Counters([AtomicU64; 9]);
+pub(crate) struct Counters([AtomicU64; 11]);
 
 impl Counters {
     /// Adds all of another's.
@@ -71,6 +77,8 @@ impl Counters {
             bad_icrc: get(Counter::BadIcrc),
             no_queue_pair: get(Counter::NoQueuePair),
             not_the_peer: get(Counter::NotThePeer),
+            marked: get(Counter::Marked),
+            notified: get(Counter::Notified),
         }
     }
 }

@@ -134,6 +134,8 @@ unsafe impl Pd for SoftPd {
         Ok(Box::new(SoftMr {
             context: Arc::clone(&self.context),
             keys: keys.map_err(|errno| self.context.os(OPERATION, errno))?,
+            registered: true,
+            told: false,
         }))
     }
 
@@ -148,7 +150,7 @@ unsafe impl Pd for SoftPd {
             return Err(self.context.os(OPERATION, Errno::INVAL));
         }
         Ok(Arc::new(SoftSrq {
-            core: SrqCore::new(init.max_wr, init.max_sge, init.cookie),
+            core: self.context.add_srq(init),
             context: Arc::clone(&self.context),
         }))
     }
@@ -207,6 +209,9 @@ unsafe impl Pd for SoftPd {
 struct SoftMr {
     context: Arc<Context>,
     keys: Keys,
+    registered: bool,
+    /// Whether it was logged that the end was refused.
+    told: bool,
 }
 
 // SAFETY: copies look keys up and copy under the lock that `Memory::deregister` takes for writing.
@@ -220,14 +225,22 @@ unsafe impl Mr for SoftMr {
     }
 
     fn deregister(&mut self) -> Result<(), VerbsError> {
-        self.context.memory.deregister(self.keys);
+        if self.registered {
+            self.context.deregister(self.keys).inspect_err(|error| {
+                if !std::mem::replace(&mut self.told, true) {
+                    tracing::error!(%error, "a memory region that is in use was to be deregistered");
+                }
+            })?;
+            self.registered = false;
+        }
         Ok(())
     }
 }
 
 impl Drop for SoftMr {
     fn drop(&mut self) {
-        self.context.memory.deregister(self.keys);
+        // Refused, it stays registered until the device is closed, so that what names it ends as it should. That is logged.
+        let _ = self.deregister();
     }
 }
 
@@ -338,6 +351,12 @@ unsafe impl Srq for SoftSrq {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+impl Drop for SoftSrq {
+    fn drop(&mut self) {
+        self.core.destroy();
     }
 }
 

@@ -47,4 +47,4 @@ pub use config::SoftConfig;
 pub use counters::SoftCounters;
 pub use device::SoftDevice;
 pub use provider::SoftProvider;
-pub use wire::{SimFaults, SimNetwork, SimVerdict};
+pub use wire::{SimBottleneck, SimFaults, SimNetwork, SimVerdict};

@@ -110,6 +110,12 @@ impl Memory {
         table.remove(keys.rkey.get());
     }
 
+    /// Where the memory of a registration starts and how long it is; nowhere and 0 once it ended.
+    pub(crate) fn place(&self, keys: Keys) -> (usize, usize) {
+        let table = self.table.read();
+        table.get(keys.lkey.get()).map_or((0, 0), |mr| (mr.start, mr.len))
+    }
+
     /// Copies bytes of local memory out, from `offset` on.
     pub(crate) fn gather(&self, pd: u32, sges: &[Sge], offset: u32, into: &mut [u8]) -> Result<(), Denied> {
         let table = self.table.read();

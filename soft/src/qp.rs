@@ -14,9 +14,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use adverb_roce::{Packet, PostRefused, QpConfig, Rc, Receive};
-use adverb_types::{Gid, Qpn};
-use adverb_verbs::{AddressVector, QpCaps, QpModify, QpState, RecvWr, RtrAttr, SendFlags, SendWr};
+use adverb_roce::{Packet, PostRefused, QpConfig, Queue, Rc, Receive};
+use adverb_types::{Gid, Lkey, Qpn};
+use adverb_verbs::{AddressVector, QpCaps, QpModify, QpState, RecvWr, RtrAttr, SendFlags, SendWr, Sge};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
@@ -25,7 +25,7 @@ use crate::core::Core;
 use crate::cq::CqCore;
 use crate::host::View;
 use crate::srq::SrqCore;
-use crate::wire::{Outbox, Route};
+use crate::wire::{Outbox, Route, TrafficClass};
 
 /// A queue pair.
 pub(crate) struct QpCore {
@@ -96,13 +96,29 @@ impl QpCore {
         self.inner.lock()
     }
 
+    /// How many of its sends and of its receives are not complete and name memory by this key.
+    pub(crate) fn naming(&self, lkey: Lkey) -> (usize, usize) {
+        let (mut sends, mut receives) = (0, 0);
+        for (queue, sges) in self.inner.lock().rc.outstanding() {
+            let count = match queue {
+                Queue::Send => &mut sends,
+                Queue::Recv => &mut receives,
+            };
+            *count += usize::from(names(sges, lkey));
+        }
+        (sends, receives)
+    }
+
     /// Changes its state.
     ///
     /// # Errors
     /// `EINVAL` for what the port or the device does not have, or for a transition that does not exist; `ENETUNREACH` if the peer cannot be reached.
     pub(crate) fn modify(&self, core: &Core, to: &QpModify) -> Result<(), Errno> {
         let route = match to {
-            QpModify::Rtr(attr) => Some(core.wire.route(peer_address(core, attr)?)),
+            QpModify::Rtr(attr) => {
+                let class = TrafficClass::of(attr.ah.traffic_class);
+                Some(core.wire.route(peer_address(core, attr)?).with_class(class))
+            }
             other => {
                 check_attributes(core, other)?;
                 None
@@ -184,7 +200,7 @@ impl QpCore {
         })
     }
 
-    /// Hands it a packet, if it comes from its peer. Whether it does.
+    /// Hands it a packet, which a switch on the way may have marked, if it comes from its peer. Whether it does.
     pub(crate) fn take(
         &self,
         core: &Core,
@@ -192,6 +208,7 @@ impl QpCore {
         now: Instant,
         from: SocketAddr,
         packet: &Packet<'_>,
+        marked: bool,
     ) -> bool {
         // The source port is the sender's to choose (annex A17); who may send is told by the address.
         if inner
@@ -202,6 +219,10 @@ impl QpCore {
             return false;
         }
         inner.rc.handle_packet(now, packet, &mut View { core, qp: self });
+        // Only what carries data can be sent slower. An answer to a notification would be one to an answer.
+        if marked && !packet.payload.is_empty() {
+            inner.rc.handle_congestion(now);
+        }
         true
     }
 
@@ -221,6 +242,7 @@ impl QpCore {
         let mut view = View { core, qp: self };
         while let Some(route) = &inner.route {
             let (peer, link) = (route.peer(), route.link());
+            outbox.set_class(route.class());
             let mut emit = |out: &mut Vec<u8>| inner.rc.poll_transmit(now, out, &mut view);
             let longest = if link.is_some() {
                 1
@@ -260,6 +282,11 @@ impl Debug for QpCore {
             .field("pd", &self.pd)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether elements name memory by this key. Of an element without bytes the key means nothing.
+pub(crate) fn names(sges: &[Sge], lkey: Lkey) -> bool {
+    sges.iter().any(|sge| sge.lkey == lkey && sge.length > 0)
 }
 
 /// A receive as it is kept; `None` if it has more elements than it may.

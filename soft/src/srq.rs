@@ -5,8 +5,11 @@ use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use adverb_roce::Receive;
+use adverb_types::Lkey;
 use adverb_verbs::{AsyncEvent, AsyncEventKind, Bell, EventSource};
 use parking_lot::Mutex;
+
+use crate::qp::names;
 
 /// A shared receive queue.
 pub(crate) struct SrqCore {
@@ -52,6 +55,18 @@ impl SrqCore {
         let receive = inner.receives.pop_front()?;
         self.check_limit(&mut inner, events);
         Some(receive)
+    }
+
+    /// It is destroyed: its receives end without a completion. The device may remember a queue pair that was on it for a while.
+    pub(crate) fn destroy(&self) {
+        self.inner.lock().receives.clear();
+    }
+
+    /// How many of its receives name memory by this key.
+    pub(crate) fn naming(&self, lkey: Lkey) -> usize {
+        let inner = self.inner.lock();
+        let naming = inner.receives.iter().filter(|receive| names(&receive.sges, lkey));
+        naming.count()
     }
 
     /// Puts back what [`Self::take`] took, as it was not used.

@@ -10,6 +10,8 @@ use std::ptr;
 
 use rustix::io::Errno;
 
+use crate::wire::TrafficClass;
+
 /// What one call received: a datagram, or several of one sender that the kernel has put together, one behind the other (UDP GRO, `udp(7)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
@@ -19,6 +21,8 @@ pub(crate) struct Received {
     pub(crate) len: usize,
     /// The length of each datagram; the last may be shorter.
     pub(crate) segment: usize,
+    /// The class of all of them; 0 if the socket does not ask for it.
+    pub(crate) class: TrafficClass,
 }
 
 /// Receives what is there, without waiting (`recvmsg(2)`).
@@ -37,30 +41,46 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received,
     let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
     let len = usize::try_from(len).map_err(|_| last_error())?;
     let whole = header.msg_flags & libc::MSG_TRUNC == 0;
+    let (segment, class) = told_beside(&header);
     Ok(Received {
         from: name.address().filter(|_| whole),
         len,
-        segment: segment_of(&header).unwrap_or(len),
+        segment: segment.unwrap_or(len),
+        class,
     })
 }
 
-/// The length of the datagrams that were put together, if they were.
-fn segment_of(header: &libc::msghdr) -> Option<usize> {
+/// What the control messages of a received datagram say: the length of the datagrams that were put together, if they were, and the class of all of
+/// them. The kernel puts none together that differ in it.
+fn told_beside(header: &libc::msghdr) -> (Option<usize>, TrafficClass) {
+    let (mut segment, mut class) = (None, TrafficClass(0));
     // SAFETY: the header's control buffer is one that recvmsg filled, and says how far.
-    let first = unsafe { libc::CMSG_FIRSTHDR(header) };
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
     // SAFETY: null, or a control message within that buffer, which is aligned for it.
-    let message = unsafe { first.as_ref() }?;
-    if (message.cmsg_level, message.cmsg_type) != (libc::SOL_UDP, libc::UDP_GRO) {
-        return None;
+    while let Some(message) = unsafe { next.as_ref() } {
+        // SAFETY: the data of a control message lies behind it.
+        let data = unsafe { libc::CMSG_DATA(next) };
+        match (message.cmsg_level, message.cmsg_type) {
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                // SAFETY: this one's is an int, wherever it is aligned to.
+                let len = unsafe { data.cast::<libc::c_int>().read_unaligned() };
+                segment = usize::try_from(len).ok().filter(|len| *len > 0);
+            }
+            // SAFETY: this one's is a byte (`ip(7)`).
+            (libc::IPPROTO_IP, libc::IP_TOS) => class = TrafficClass(unsafe { data.read() }),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                // SAFETY: this one's is an int (`ipv6(7)`, RFC 3542).
+                class = TrafficClass(unsafe { data.cast::<libc::c_int>().read_unaligned() } as u8);
+            }
+            _ => {}
+        }
+        // SAFETY: as for the first one.
+        next = unsafe { libc::CMSG_NXTHDR(header, next) };
     }
-    // SAFETY: the data of a control message lies behind it.
-    let data = unsafe { libc::CMSG_DATA(first) };
-    // SAFETY: this one's is an int, wherever it is aligned to.
-    let segment = unsafe { data.cast::<libc::c_int>().read_unaligned() };
-    usize::try_from(segment).ok().filter(|segment| *segment > 0)
+    (segment, class)
 }
 
-/// Sends `bytes` as one datagram, without waiting (`sendto(2)`, which takes less than `sendmsg(2)`).
+/// Sends `bytes` as one datagram of the socket's own class, without waiting (`sendto(2)`, which takes less than `sendmsg(2)`).
 pub(crate) fn send(fd: BorrowedFd<'_>, to: SocketAddr, bytes: &[u8]) -> Result<(), Errno> {
     let (name, len) = Name::of(to);
     // SAFETY: the bytes and the name are borrowed until the call returns, which only reads them.
@@ -77,8 +97,15 @@ pub(crate) fn send(fd: BorrowedFd<'_>, to: SocketAddr, bytes: &[u8]) -> Result<(
     if sent < 0 { Err(last_error()) } else { Ok(()) }
 }
 
-/// Sends `bytes` as datagrams of `segment` bytes, of which the last may be shorter, without waiting (UDP GSO, `udp(7)`; `sendmsg(2)`).
-pub(crate) fn send_run(fd: BorrowedFd<'_>, to: SocketAddr, bytes: &[u8], segment: u16) -> Result<(), Errno> {
+/// Sends `bytes`, without waiting (`sendmsg(2)`): with a `segment` as datagrams of that length, of which the last may be shorter (UDP GSO, `udp(7)`); with a
+/// `class` of that one, without one of the socket's own.
+pub(crate) fn send_with(
+    fd: BorrowedFd<'_>,
+    to: SocketAddr,
+    bytes: &[u8],
+    segment: Option<u16>,
+    class: Option<TrafficClass>,
+) -> Result<(), Errno> {
     let (mut name, len) = Name::of(to);
     let mut piece = libc::iovec {
         // The system call only reads it.
@@ -86,24 +113,20 @@ pub(crate) fn send_run(fd: BorrowedFd<'_>, to: SocketAddr, bytes: &[u8], segment
         iov_len: bytes.len(),
     };
     let mut control = Control::EMPTY;
+    let mut used = 0;
+    if let Some(segment) = segment {
+        used = control.add(used, libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
+    }
+    if let Some(TrafficClass(class)) = class {
+        let value = libc::c_int::from(class).to_ne_bytes();
+        used = match to {
+            SocketAddr::V4(_) => control.add(used, libc::IPPROTO_IP, libc::IP_TOS, &value),
+            SocketAddr::V6(_) => control.add(used, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &value),
+        };
+    }
     let mut header = header(&mut name, len, &mut piece);
     header.msg_control = control.0.as_mut_ptr().cast();
-    // SAFETY: it only computes.
-    header.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as _;
-    // SAFETY: the header's control buffer is there, and as long as it says.
-    let message = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
-    let value = libc::cmsghdr {
-        // SAFETY: it only computes.
-        cmsg_len: unsafe { libc::CMSG_LEN(2) } as _,
-        cmsg_level: libc::SOL_UDP,
-        cmsg_type: libc::UDP_SEGMENT,
-    };
-    // SAFETY: the first control message of a buffer that has room for it.
-    unsafe { message.write(value) };
-    // SAFETY: the data of a control message lies behind it.
-    let data = unsafe { libc::CMSG_DATA(message) };
-    // SAFETY: there are two bytes of it.
-    unsafe { data.cast::<u16>().write_unaligned(segment) };
+    header.msg_controllen = used as _;
     // SAFETY: the header points to a name, a piece and a control buffer that live until the end of this function, and the piece to bytes that
     // are borrowed as long. sendmsg writes nothing.
     let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const header, libc::MSG_DONTWAIT) };
@@ -148,12 +171,37 @@ pub(crate) fn peer_user(fd: BorrowedFd<'_>) -> Result<libc::uid_t, Errno> {
     if got == 0 { Ok(peer.uid) } else { Err(last_error()) }
 }
 
-/// Room for one control message with an int.
+/// Room for two control messages with an int each.
 #[repr(C, align(8))]
-struct Control([u8; 32]);
+struct Control([u8; 48]);
 
 impl Control {
-    const EMPTY: Self = Self([0; 32]);
+    const EMPTY: Self = Self([0; 48]);
+
+    /// Puts a control message of 4 bytes at most behind those that take `used` bytes, and says how many these are then.
+    fn add(&mut self, used: usize, level: libc::c_int, kind: libc::c_int, value: &[u8]) -> usize {
+        let len = value.len() as libc::c_uint;
+        let message = libc::cmsghdr {
+            // SAFETY: it only computes.
+            cmsg_len: unsafe { libc::CMSG_LEN(len) } as _,
+            cmsg_level: level,
+            cmsg_type: kind,
+        };
+        // SAFETY: it only computes.
+        let data = used + unsafe { libc::CMSG_LEN(0) } as usize;
+        // SAFETY: it only computes.
+        let end = used + unsafe { libc::CMSG_SPACE(len) } as usize;
+        let place = &mut self.0[used..end];
+        // SAFETY: the place has room for more than this, as it is the message's with its value.
+        unsafe {
+            place
+                .as_mut_ptr()
+                .cast::<libc::cmsghdr>()
+                .write_unaligned(message)
+        };
+        self.0[data..data + value.len()].copy_from_slice(value);
+        end
+    }
 }
 
 /// An address of an interface.

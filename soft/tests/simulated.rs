@@ -7,7 +7,7 @@ mod common;
 mod tests {
     use std::time::Duration;
 
-    use adverb_soft::{SimFaults, SimNetwork, SoftConfig, SoftProvider};
+    use adverb_soft::{SimBottleneck, SimFaults, SimNetwork, SoftConfig, SoftProvider};
     use adverb_verbs::{AsyncEventKind, QpModify, SendFlags, SendOp, WcStatus};
 
     use crate::common::{DEPTH, End, Link, pair};
@@ -213,5 +213,83 @@ mod tests {
         assert_eq!(event.kind, AsyncEventKind::CommEst);
         assert_eq!(b.received(), [b"hello".to_vec()]);
         assert_eq!(a.sent(), [WcStatus::Success]);
+    }
+
+    /// Packets, when all messages have come through a bottleneck.
+    #[derive(Clone, Copy, Debug)]
+    struct Toll {
+        dropped: u64,
+        sent: u64,
+        marked: u64,
+        notified: u64,
+    }
+
+    /// From two devices to one, through its port.
+    fn incast(bottleneck: SimBottleneck) -> Toll {
+        const MESSAGES: u32 = 1000;
+        let (network, provider) = network(SimFaults::default().bottleneck(bottleneck));
+        let mut pairs: Vec<_> = {
+            use adverb_verbs::Provider;
+            let sink = provider.open("soft0").unwrap();
+            let pair = |_| {
+                let (a, b) = (End::new(provider.open("soft0").unwrap()), End::new(sink.clone()));
+                a.connect(&b, Link::default());
+                b.connect(&a, Link::default());
+                (a, b)
+            };
+            (0..2).map(pair).collect()
+        };
+        let data = vec![7; 8192];
+        let mut counts = [(0, 0); 2];
+        while counts.iter().any(|(_, arrived)| *arrived < MESSAGES) {
+            assert!(network.elapsed() < Duration::from_secs(60), "{counts:?}");
+            for ((a, b), (posted, arrived)) in pairs.iter_mut().zip(&mut counts) {
+                b.receive(b.rq.free());
+                while *posted < MESSAGES && a.sq.free() > 0 {
+                    a.send(&data, SendFlags::SIGNALED);
+                    *posted += 1;
+                }
+                assert!(a.sent().iter().all(|status| *status == WcStatus::Success));
+                *arrived += b.received().len() as u32;
+            }
+            network.advance(STEP);
+        }
+        let senders: Vec<_> = pairs.iter().map(|(a, _)| a.soft().counters()).collect();
+        Toll {
+            dropped: network.dropped(),
+            sent: senders.iter().map(|counters| counters.sent).sum(),
+            notified: senders.iter().map(|counters| counters.notified).sum(),
+            marked: pairs[0].1.soft().counters().marked,
+        }
+    }
+
+    #[test]
+    fn a_switch_that_marks_has_to_drop_less_and_less_is_sent_again() {
+        // 1 Gbit/s, with 64 KiB to queue in.
+        let port = SimBottleneck::new(125_000_000, 64 << 10);
+        let (plain, marking) = (incast(port), incast(port.mark_above(16 << 10)));
+        println!("{plain:?}\n{marking:?}");
+        assert_eq!((plain.marked, plain.notified), (0, 0));
+        assert!(marking.marked > 0 && marking.notified > 0, "{marking:?}");
+        assert!(plain.dropped > 0, "it is a bottleneck: {plain:?}");
+        assert!(marking.dropped * 4 < plain.dropped, "{marking:?} {plain:?}");
+        assert!(marking.sent < plain.sent, "{marking:?} {plain:?}");
+    }
+
+    #[test]
+    fn a_sender_whose_way_is_free_again_gets_as_fast_as_it_was() {
+        let (network, provider) = network(SimFaults::default());
+        let (mut a, mut b) = pair(&provider, Link::default());
+        let mut run = |faults: SimFaults| {
+            network.set_faults(faults);
+            let start = network.elapsed();
+            exchange(&network, &mut a, &mut b, 400);
+            network.elapsed() - start
+        };
+        let before = run(SimFaults::default());
+        run(SimFaults::default().bottleneck(SimBottleneck::new(125_000_000, 1 << 20).mark_above(2048)));
+        let after = [run(SimFaults::default()), run(SimFaults::default())];
+        assert!(after[1] <= before * 3 / 2, "{before:?} {after:?}");
+        assert!(a.soft().counters().notified > 0);
     }
 }

@@ -140,12 +140,6 @@ impl Awaited {
             waker.wake();
         }
     }
-
-    /// How many there are.
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        self.entries.len()
-    }
 }
 
 /// As the wire has it.

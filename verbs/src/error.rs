@@ -48,6 +48,21 @@ pub enum ErrorKind {
         /// What its names look like.
         expected: &'static str,
     },
+    /// A memory region cannot be deregistered, since work requests that are posted and not complete name it (like `EBUSY`).
+    RegionInUse {
+        /// Its local key.
+        lkey: u32,
+        /// Its virtual address.
+        addr: u64,
+        /// Its length in bytes.
+        len: u64,
+        /// Requests on send queues that name it: sends, writes, and what READs and atomic operations fill.
+        sends: usize,
+        /// Receives that name it, on queue pairs.
+        receives: usize,
+        /// Receives that name it, on shared receive queues.
+        shared_receives: usize,
+    },
     /// The device is gone or had a fatal error.
     DeviceFatal,
 }
@@ -79,6 +94,7 @@ impl VerbsError {
         const EAGAIN: i32 = 11;
         const ENOMEM: i32 = 12;
         const EACCES: i32 = 13;
+        const EBUSY: i32 = 16;
         const EINVAL: i32 = 22;
         const EADDRNOTAVAIL: i32 = 99;
         const ENETUNREACH: i32 = 101;
@@ -117,6 +133,12 @@ impl VerbsError {
             (ErrorKind::NoSuchDevice { .. }, _) => Some(
                 "name one of the devices that are there (`rdma link`, `ibv_devices`), or make one: `rdma link add rxe0 type rxe netdev eth0`",
             ),
+            (ErrorKind::RegionInUse { .. }, _) => Some(
+                "wait until these have completed, or end them: move their queue pairs to ERR or destroy them, and destroy the shared receive queues; then deregister again",
+            ),
+            (ErrorKind::Os(EBUSY), "ibv_dereg_mr") => {
+                Some("memory windows are still bound to the region: deallocate them first")
+            }
             (ErrorKind::WrongProvider, _) => Some("use handles of one device together only"),
             (ErrorKind::DeviceFatal, _) => Some("drop everything on the device and open it again"),
             _ => None,
@@ -156,6 +178,18 @@ impl fmt::Display for ErrorKind {
                 )
             }
             Self::MalformedName { name, expected } => write!(f, "{name:?} names no device: {expected}"),
+            Self::RegionInUse {
+                lkey,
+                addr,
+                len,
+                sends,
+                receives,
+                shared_receives,
+            } => write!(
+                f,
+                "the region with lkey {lkey:#010x} ({len} bytes at {addr:#x}) is in use by {} work requests: {sends} sends, {receives} receives, {shared_receives} shared receives",
+                sends + receives + shared_receives
+            ),
             Self::DeviceFatal => f.write_str("the device had a fatal error or was removed"),
         }
     }
@@ -184,6 +218,22 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("ulimit -l unlimited"), "{text}");
+    }
+
+    #[test]
+    fn a_region_in_use_is_named_with_who_holds_it_and_what_to_do() {
+        let kind = ErrorKind::RegionInUse {
+            lkey: 0x1234,
+            addr: 0x7000,
+            len: 64,
+            sends: 1,
+            receives: 2,
+            shared_receives: 3,
+        };
+        let text = VerbsError::new("ibv_dereg_mr", "soft0", kind).to_string();
+        let told = "ibv_dereg_mr on soft0: the region with lkey 0x00001234 (64 bytes at 0x7000) is in use by 6 work requests: \
+                    1 sends, 2 receives, 3 shared receives (wait until these have completed";
+        assert!(text.starts_with(told), "{text}");
     }
 
     #[test]

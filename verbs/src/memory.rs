@@ -25,7 +25,7 @@ pub unsafe trait Mr: Debug + Send + Sync {
     /// Ends the registration (`ibv_dereg_mr(3)`). A second call does nothing.
     ///
     /// # Errors
-    /// [`VerbsError`] if the device refuses: it may then still touch the memory.
+    /// [`VerbsError`] if the device refuses: it may then still touch the memory. [`crate::ErrorKind::RegionInUse`] if work requests still name it.
     fn deregister(&mut self) -> Result<(), VerbsError>;
 }
 

@@ -378,7 +378,7 @@ fn sleep_on(channel: &Arc<dyn CompChannel>, limit: Duration) -> Result<Option<Co
 }
 
 impl End {
-    fn new(device: Arc<dyn Device>, setup: &Setup) -> Result<Self, Failure> {
+    pub(super) fn new(device: Arc<dyn Device>, setup: &Setup) -> Result<Self, Failure> {
         let pd = device.alloc_pd()?;
         let send_channel = device.create_comp_channel()?;
         let recv_channel = device.create_comp_channel()?;

@@ -34,8 +34,9 @@ const SIZE: u32 = 16;
 
 /// One end with a shared receive queue and a second queue pair on it, and a peer for each.
 struct Trio {
-    shared: End,
+    // Dropped before `shared`, whose receive queue gives its memory back only when no queue pair holds it any more.
     second_qp: Arc<dyn Qp>,
+    shared: End,
     first: End,
     second: End,
 }
@@ -50,7 +51,8 @@ fn trio(f: &Fixture<'_>) -> Result<Option<Trio>, Failure> {
         ..Setup::default()
     };
     let (first, shared) = f.pair_of(&Setup::default(), &setup)?;
-    let second = f.end(&Setup::default())?;
+    // On the first one's opening: of the software device, only one on an address can have RoCEv2's port, and a NIC sends to no other.
+    let second = End::new(Arc::clone(&first.device), &Setup::default())?;
     let second_qp = shared.pd.create_qp(&QpInit {
         send_cq: &shared.send_cq,
         recv_cq: &shared.recv_cq,

@@ -4,7 +4,7 @@
 //! without its last four bytes, the invariant CRC ([`crate::icrc`]).
 //!
 //! What a receiver need not look at is ignored and sent as 0: the congestion marks FECN and BECN in byte 4 of the BTH (RoCEv2 marks
-//! congestion in the IP header), reserved bits, and what the padding holds. So is the migration state, which is sent as 1.
+//! congestion in the IP header, and only the notification that answers has BECN set), reserved bits, and what the padding holds. So is the migration state, which is sent as 1.
 
 mod opcode;
 
@@ -14,6 +14,12 @@ pub use opcode::Opcode;
 
 /// Length of the base transport header, in bytes.
 const BTH_LEN: usize = 12;
+
+/// Bytes of a congestion notification that are reserved.
+const RESERVED_LEN: usize = 16;
+
+/// BECN, in the word of the destination queue pair.
+const BECN: u32 = 1 << 30;
 
 /// Length of all headers at once, in bytes: more than any operation has.
 const MAX_HEADERS: usize = BTH_LEN + 16 + 28 + 4 + 8 + 4 + 4;
@@ -200,6 +206,9 @@ impl<'a> Packet<'a> {
         if opcode.has_invalidate() {
             packet.invalidate = Some(Rkey::new(u32::from_be_bytes(rest.take()?)));
         }
+        if opcode.has_reserved() {
+            let _: [u8; RESERVED_LEN] = rest.take()?;
+        }
         if !bytes.len().is_multiple_of(4) {
             return Err(ParseError::Alignment);
         }
@@ -237,7 +246,9 @@ impl<'a> Packet<'a> {
         // M (migration state) is set: migrated, as every device says that does not migrate.
         writer.put([self.opcode as u8, u8::from(self.solicited) << 7 | 0x40 | pad << 4]);
         writer.put(self.pkey.to_be_bytes());
-        writer.put(self.dest_qpn.get().to_be_bytes());
+        // RoCEv2 has the mark in the IP header, but the packet that answers it has it here.
+        let becn = if self.opcode.has_reserved() { BECN } else { 0 };
+        writer.put((self.dest_qpn.get() | becn).to_be_bytes());
         writer.put((u32::from(self.ack_req) << 31 | self.psn.get()).to_be_bytes());
         if let Some(reth) = &self.reth {
             writer.put(reth.addr.to_be_bytes());
@@ -262,6 +273,9 @@ impl<'a> Packet<'a> {
         }
         if let Some(rkey) = self.invalidate {
             writer.put(rkey.get().to_be_bytes());
+        }
+        if self.opcode.has_reserved() {
+            writer.put([0; RESERVED_LEN]);
         }
         let len = writer.len;
         out.extend_from_slice(&headers[..len]);
@@ -464,6 +478,20 @@ mod tests {
         let mut packet = new(Opcode::SendOnlyInvalidate);
         packet.invalidate = Some(Rkey::new(0x1011_1213));
         assert_bytes(&packet, &bytes(0x17, 0x40, &[0x10, 0x11, 0x12, 0x13]));
+    }
+
+    /// Annex A17, section A17.9.3.
+    #[test]
+    fn a_congestion_notification_is_marked_and_has_16_bytes_of_nothing() {
+        let mut packet = new(Opcode::CongestionNotification);
+        packet.psn = Psn::new(0);
+        let mut expected = vec![0x81, 0x40, 0xff, 0xff, 0x40, 1, 2, 3, 0, 0, 0, 0];
+        expected.extend([0; 16]);
+        assert_bytes(&packet, &expected);
+        expected.truncate(24);
+        assert_eq!(Packet::parse(&expected), Err(ParseError::Truncated));
+        expected.extend([0; 8]);
+        assert_eq!(Packet::parse(&expected), Err(ParseError::Payload));
     }
 
     /// Congestion marks and reserved bits on the way, and the migration state: none of it is this side's concern.

@@ -3,7 +3,7 @@
 /// What a packet does.
 ///
 /// The code's low 5 bits select the operation, its high 3 bits the transport, which for RC are 0 (IBTA volume 1, section 9.2.1,
-/// table 38). 0x15 is reserved.
+/// table 38). 0x15 is reserved. The congestion notification is of no transport (annex A17, section A17.9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are the specification's")]
 #[repr(u8)]
@@ -31,12 +31,16 @@ pub enum Opcode {
     FetchAdd = 0x14,
     SendLastInvalidate = 0x16,
     SendOnlyInvalidate = 0x17,
+    CongestionNotification = 0x81,
 }
 
 impl Opcode {
-    /// The operation of this code, if it is one of RC.
+    /// The operation of this code, if it is one of RC or the congestion notification.
     pub fn from_code(code: u8) -> Option<Self> {
         use Opcode::*;
+        if code == CongestionNotification as u8 {
+            return Some(CongestionNotification);
+        }
         const ALL: [Option<Opcode>; 0x18] = [
             Some(SendFirst),
             Some(SendMiddle),
@@ -124,6 +128,11 @@ impl Opcode {
         matches!(self, Self::SendLastInvalidate | Self::SendOnlyInvalidate)
     }
 
+    /// Whether 16 bytes follow that are reserved.
+    pub fn has_reserved(self) -> bool {
+        self == Self::CongestionNotification
+    }
+
     /// Whether a payload may follow.
     pub fn has_payload(self) -> bool {
         !matches!(
@@ -133,6 +142,7 @@ impl Opcode {
                 | Self::AtomicAcknowledge
                 | Self::CompareSwap
                 | Self::FetchAdd
+                | Self::CongestionNotification
         )
     }
 }
@@ -142,11 +152,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_rc() {
+    fn codes_are_those_of_rc_and_the_congestion_notification() {
         let known: Vec<u8> = (0..=u8::MAX)
             .filter(|&code| Opcode::from_code(code).is_some())
             .collect();
-        let expected: Vec<u8> = (0..=0x17).filter(|&code| code != 0x15).collect();
+        let expected: Vec<u8> = (0..=0x17).filter(|&code| code != 0x15).chain([0x81]).collect();
         assert_eq!(known, expected);
         for code in known {
             assert_eq!(Opcode::from_code(code).map(|opcode| opcode as u8), Some(code));

@@ -1,5 +1,6 @@
 //! One reliable connection: requester, responder and completer (IBTA volume 1, chapter 9), and the queue pair's states (section 10.3.1).
 
+mod congestion;
 mod host;
 mod requester;
 mod responder;
@@ -8,10 +9,11 @@ mod window;
 
 use std::time::Instant;
 
-use adverb_types::Qpn;
+use adverb_types::{Psn, Qpn};
 use adverb_verbs::{AsyncEventKind, QpCaps, QpModify, QpState, SendFlags, SendOp, WcStatus};
 
 use crate::{Opcode, Packet};
+use congestion::Notifier;
 use requester::{Failed, Requester};
 use responder::Responder;
 
@@ -57,6 +59,15 @@ pub enum PostRefused {
     Full,
 }
 
+/// Which queue a work request was posted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// The send queue.
+    Send,
+    /// The receive queue.
+    Recv,
+}
+
 /// A transition that does not exist, or an attribute out of range (`EINVAL`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the transition or an attribute of it is not valid")]
@@ -80,6 +91,10 @@ pub struct Stats {
     pub out_of_order: u64,
     /// Requests that had been carried out already.
     pub duplicates: u64,
+    /// Congestion notifications sent, because packets came with the mark "congestion experienced".
+    pub cnps_sent: u64,
+    /// Congestion notifications that came.
+    pub cnps: u64,
 }
 
 /// A queue pair.
@@ -95,6 +110,7 @@ pub struct Rc {
     tell_drained: bool,
     requester: Requester,
     responder: Responder,
+    notifier: Notifier,
     stats: Stats,
 }
 
@@ -110,6 +126,7 @@ impl Rc {
             tell_drained: false,
             requester: Requester::new(),
             responder: Responder::new(),
+            notifier: Notifier::default(),
             stats: Stats::default(),
         }
     }
@@ -127,6 +144,14 @@ impl Rc {
     /// What losses cost so far.
     pub fn stats(&self) -> Stats {
         self.stats
+    }
+
+    /// The scatter/gather elements of each work request that is posted and not complete: of sends, which are READs' destinations and atomic
+    /// operations' results, too, and of receives of its own queue, or taken from a shared one.
+    pub fn outstanding(&self) -> impl Iterator<Item = (Queue, &[adverb_verbs::Sge])> {
+        let sends = self.requester.outstanding().map(|sges| (Queue::Send, sges));
+        let receives = self.responder.outstanding().map(|sges| (Queue::Recv, sges));
+        sends.chain(receives)
     }
 
     /// Changes its state. The device has checked port, P_Key and address, and resolved the peer.
@@ -165,6 +190,7 @@ impl Rc {
             (_, QpModify::Reset) => {
                 self.requester.forget();
                 self.responder = Responder::new();
+                self.notifier = Notifier::default();
                 (self.peer, self.established, self.tell_drained) = (None, false, false);
             }
             _ => return Err(ModifyError),
@@ -233,6 +259,11 @@ impl Rc {
         if !self.is_connected() {
             return;
         }
+        if packet.opcode == Opcode::CongestionNotification {
+            self.stats.cnps += 1;
+            self.requester.congested(now);
+            return;
+        }
         if packet.opcode.is_response() {
             if self.state == QpState::Rtr {
                 return;
@@ -265,10 +296,23 @@ impl Rc {
         }
     }
 
+    /// The packet that was handled last had the mark "congestion experienced" in its IP header (ECN, RFC 3168). The peer gets a congestion
+    /// notification, one each 50 µs at most.
+    pub fn handle_congestion(&mut self, now: Instant) {
+        if self.is_connected() {
+            self.notifier.marked(now);
+        }
+    }
+
     /// Appends the next packet to be sent, without its invariant CRC, if there is one. Call until it says `false`, after each other call that may
     /// have given it something to send, or to complete.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>, host: &mut impl Host) -> bool {
         let Some(peer) = self.peer else { return false };
+        if self.notifier.take() {
+            self.stats.cnps_sent += 1;
+            Packet::new(Opcode::CongestionNotification, peer, Psn::new(0)).emit(out);
+            return true;
+        }
         // Also in ERR: the NAK that says why is still to go.
         match self.responder.transmit(peer, out, host) {
             Ok(true) => return true,

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use adverb_types::{Psn, Qpn};
-use adverb_verbs::{QpState, RemoteAddr, RtsAttr, SendFlags, SendOp, WcOpcode, WcStatus};
+use adverb_verbs::{QpState, RemoteAddr, RtsAttr, SendFlags, SendOp, Sge, WcOpcode, WcStatus};
 
 use super::host::{Completion, Host, SgeList};
 use super::timing::{ack_timeout, rnr_delay};
@@ -128,6 +128,8 @@ pub(super) struct Requester {
     /// PSNs between `una` and the cursor that are responses to come, not packets under way.
     awaited: u32,
     window: Window,
+    /// The window shrank because of congestion, and this is the first PSN sent since: notifications until then speak of what it shrank for.
+    shrunk_at: Option<Psn>,
     /// Packets since the last one that asked for an acknowledgement.
     unasked: u32,
     /// Everything asks for an acknowledgement, until there is progress.
@@ -162,6 +164,7 @@ impl Requester {
             reads: 0,
             awaited: 0,
             window: Window::new(),
+            shrunk_at: None,
             unasked: 0,
             ask: false,
             gone_back: None,
@@ -197,6 +200,11 @@ impl Requester {
     /// Requests posted and not complete.
     pub(super) fn len(&self) -> usize {
         self.jobs.len()
+    }
+
+    /// The elements of each request that is posted and not complete. Inline data has none.
+    pub(super) fn outstanding(&self) -> impl Iterator<Item = &[Sge]> {
+        self.jobs.iter().map(|job| &*job.sges)
     }
 
     /// Whether all that began is done.
@@ -424,6 +432,15 @@ impl Requester {
         }
     }
 
+    /// The peer says that packets passed a congested switch.
+    pub(super) fn congested(&mut self, now: Instant) {
+        self.window.on_notification(now);
+        if self.shrunk_at.is_none() {
+            self.window.on_congestion();
+            self.shrunk_at = Some(self.highest);
+        }
+    }
+
     /// Takes an acknowledgement.
     pub(super) fn acknowledged(
         &mut self,
@@ -538,6 +555,9 @@ impl Requester {
         if packets > 0 {
             self.una = to;
             self.window.on_ack(packets.cast_unsigned());
+            if self.shrunk_at.is_some_and(|psn| self.una.since(psn) > 0) {
+                self.shrunk_at = None;
+            }
             self.retries = self.retry_cnt;
             self.rnr_retries = self.rnr_retry;
             self.backoff = 0;

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use adverb_types::{Psn, Qpn};
-use adverb_verbs::{Access, AsyncEventKind, RemoteAddr, RtrAttr, WcOpcode, WcStatus};
+use adverb_verbs::{Access, AsyncEventKind, RemoteAddr, RtrAttr, Sge, WcOpcode, WcStatus};
 
 use super::host::{Completion, Host, Receive};
 use super::{MAX_MESSAGE, Stats};
@@ -102,6 +102,16 @@ impl Responder {
         self.mtu = attr.path_mtu.bytes() as u32;
         self.max_rd_atomic = attr.max_dest_rd_atomic.into();
         self.rnr_timer = attr.min_rnr_timer;
+    }
+
+    /// The elements of each receive that is not complete.
+    pub(super) fn outstanding(&self) -> impl Iterator<Item = &[Sge]> {
+        let incoming = match &self.incoming {
+            Some(Incoming::Send { receive, .. }) => Some(receive),
+            _ => None,
+        };
+        let all = incoming.into_iter().chain(&self.receives);
+        all.map(|receive| &*receive.sges)
     }
 
     /// Takes a request.

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 pub(crate) use shared::{Link, SharedWire};
 pub(crate) use sim::Driven;
-pub use sim::{SimFaults, SimNetwork, SimVerdict};
+pub use sim::{SimBottleneck, SimFaults, SimNetwork, SimVerdict};
 pub(crate) use udp::UdpWire;
 
 /// Packets in a batch at most.
@@ -62,16 +62,62 @@ pub(crate) trait Wire: Debug + Send + Sync {
     fn now(&self) -> Instant;
 }
 
+/// The byte of the IP header that has DSCP and ECN: IPv4's TOS, IPv6's traffic class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TrafficClass(pub(crate) u8);
+
+impl TrafficClass {
+    /// The bits of ECN (RFC 3168, section 5).
+    const ECN: u8 = 0b11;
+    /// ECT(0): the sender slows down if a switch changes it to [`Self::CE`].
+    const ECT: u8 = 0b10;
+    /// Congestion experienced.
+    const CE: u8 = 0b11;
+
+    /// What packets have whose queue pair asks for nothing.
+    pub(crate) const DEFAULT: Self = Self(Self::ECT);
+
+    /// What packets have whose queue pair asks for this. Its ECN bits are the device's to choose: it answers to marks.
+    pub(crate) fn of(asked: u8) -> Self {
+        Self(asked & !Self::ECN | Self::ECT)
+    }
+
+    /// It as a congested switch leaves it.
+    fn marked(self) -> Self {
+        Self(self.0 | Self::CE)
+    }
+
+    /// Whether a switch has marked the packet.
+    pub(crate) fn is_marked(self) -> bool {
+        self.0 & Self::ECN == Self::CE
+    }
+}
+
 /// The way of a queue pair's packets to its peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     peer: SocketAddr,
     link: Option<Arc<Link>>,
+    class: TrafficClass,
 }
 
 impl Route {
     fn new(peer: SocketAddr, link: Option<Arc<Link>>) -> Self {
-        Self { peer, link }
+        Self {
+            peer,
+            link,
+            class: TrafficClass::DEFAULT,
+        }
+    }
+
+    /// The same way, for packets of another traffic class.
+    pub(crate) fn with_class(self, class: TrafficClass) -> Self {
+        Self { class, ..self }
+    }
+
+    /// What its packets over the network have in their IP header.
+    pub(crate) fn class(&self) -> TrafficClass {
+        self.class
     }
 
     /// Where it ends.
@@ -99,6 +145,7 @@ struct Place {
     bytes: Range<usize>,
     from: SocketAddr,
     sealed: bool,
+    marked: bool,
 }
 
 /// A packet as it arrived.
@@ -108,6 +155,8 @@ pub(crate) struct Arrived<'a> {
     pub(crate) bytes: &'a [u8],
     /// Whether it ends with an invariant CRC.
     pub(crate) sealed: bool,
+    /// Whether a switch has marked it, because it is congested.
+    pub(crate) marked: bool,
 }
 
 impl Inbox {
@@ -128,6 +177,7 @@ impl Inbox {
                 from: place.from,
                 bytes: bytes.unwrap_or_default(),
                 sealed: place.sealed,
+                marked: place.marked,
             }
         })
     }
@@ -154,8 +204,16 @@ impl Inbox {
         ROOMS
     }
 
-    /// Says that packets of `segment` bytes, of which the last may be shorter, are in a room, `len` bytes together. How many that are.
-    pub(crate) fn note(&mut self, room: usize, from: SocketAddr, len: usize, segment: usize) -> usize {
+    /// Says that packets of `segment` bytes, of which the last may be shorter, are in a room, `len` bytes together, all of one class. How many that
+    /// are.
+    pub(crate) fn note(
+        &mut self,
+        room: usize,
+        from: SocketAddr,
+        len: usize,
+        segment: usize,
+        class: TrafficClass,
+    ) -> usize {
         let before = self.packets.len();
         let starts = (0..len).step_by(segment.max(1));
         self.packets.extend(starts.map(|start| Place {
@@ -163,6 +221,7 @@ impl Inbox {
             bytes: start..len.min(start + segment),
             from,
             sealed: true,
+            marked: class.is_marked(),
         }));
         self.packets.len() - before
     }
@@ -187,6 +246,7 @@ impl Inbox {
                 bytes: used + place.start..used + place.end,
                 from,
                 sealed: false,
+                marked: false,
             });
         };
         read(&mut rooms[0][used..], &mut note)
@@ -202,8 +262,9 @@ impl Debug for Inbox {
 }
 
 /// Packets to be sent to one address, in runs: packets of one length, of which the last may be shorter.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Outbox {
+    class: TrafficClass,
     bytes: Vec<u8>,
     runs: Vec<Run>,
     packets: usize,
@@ -221,13 +282,29 @@ struct Run {
 /// Bytes that a run has at most: what fits a UDP datagram.
 const LONGEST_RUN: usize = 65_000;
 
+impl Default for Outbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Outbox {
     pub(crate) const fn new() -> Self {
         Self {
+            class: TrafficClass::DEFAULT,
             bytes: Vec::new(),
             runs: Vec::new(),
             packets: 0,
         }
+    }
+
+    /// What packets have in their IP header, those there are and those to come.
+    pub(crate) fn set_class(&mut self, class: TrafficClass) {
+        self.class = class;
+    }
+
+    pub(crate) fn class(&self) -> TrafficClass {
+        self.class
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -361,11 +438,22 @@ mod tests {
     }
 
     #[test]
+    fn a_class_keeps_its_dscp_and_tells_that_marks_are_heeded() {
+        assert_eq!(TrafficClass::of(0), TrafficClass::DEFAULT);
+        for asked in 0..=u8::MAX {
+            let class = TrafficClass::of(asked);
+            assert_eq!(class.0, asked & 0xfc | 0b10);
+            assert!(!class.is_marked() && class.marked().is_marked());
+        }
+        assert!(!TrafficClass(0b01).is_marked(), "ECT(1)");
+    }
+
+    #[test]
     fn packets_put_together_come_apart_again() {
         let mut inbox = Inbox::new();
         inbox.room(0)[..10].copy_from_slice(b"aaaabbbbcc");
         let from = "127.0.0.1:1".parse().unwrap();
-        assert_eq!(inbox.note(0, from, 10, 4), 3);
+        assert_eq!(inbox.note(0, from, 10, 4, TrafficClass::DEFAULT), 3);
         let packets: Vec<_> = inbox.packets().map(|packet| packet.bytes).collect();
         assert_eq!(packets, [&b"aaaa"[..], b"bbbb", b"cc"]);
     }

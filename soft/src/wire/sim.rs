@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{Inbox, Outbox, Wire};
+use super::{Inbox, Outbox, TrafficClass, Wire};
 use crate::config::ROCE_PORT;
 
 /// How often time passes in [`SimNetwork::in_real_time`].
@@ -27,6 +27,44 @@ pub struct SimFaults {
     reordering: f64,
     corruption: f64,
     delay: Duration,
+    bottleneck: Option<SimBottleneck>,
+}
+
+/// A port of a switch, as each device of a [`SimNetwork`] then is at: packets to it leave at this rate, one behind the other, and queue up before.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct SimBottleneck {
+    bytes_per_second: u64,
+    queue: u64,
+    mark_above: Option<u64>,
+}
+
+impl SimBottleneck {
+    /// A port that sends so many bytes a second, at least one, and drops what does not fit a queue of `queue` bytes.
+    pub fn new(bytes_per_second: u64, queue: u64) -> Self {
+        Self {
+            bytes_per_second: bytes_per_second.max(1),
+            queue,
+            mark_above: None,
+        }
+    }
+
+    /// Marks packets ("congestion experienced", ECN) that find more than so many bytes before them. Without it none are marked.
+    pub fn mark_above(mut self, bytes: u64) -> Self {
+        self.mark_above = Some(bytes);
+        self
+    }
+
+    /// How long it takes to send so many bytes.
+    fn time(&self, bytes: usize) -> Duration {
+        let nanos = bytes as u128 * 1_000_000_000 / u128::from(self.bytes_per_second);
+        Duration::from_nanos(nanos as u64)
+    }
+
+    /// How many bytes it sends in this time.
+    fn bytes(&self, time: Duration) -> u64 {
+        (time.as_nanos() * u128::from(self.bytes_per_second) / 1_000_000_000) as u64
+    }
 }
 
 impl Default for SimFaults {
@@ -39,6 +77,7 @@ impl Default for SimFaults {
             reordering: 0.0,
             corruption: 0.0,
             delay: Duration::from_micros(2),
+            bottleneck: None,
         }
     }
 }
@@ -77,6 +116,12 @@ impl SimFaults {
     /// How long the way takes, at least 1 µs.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay.max(Duration::from_micros(1));
+        self
+    }
+
+    /// Where packets queue up before each device. By default they do nowhere.
+    pub fn bottleneck(mut self, bottleneck: SimBottleneck) -> Self {
+        self.bottleneck = Some(bottleneck);
         self
     }
 }
@@ -146,6 +191,10 @@ struct State {
     attached: u32,
     flying: BinaryHeap<Reverse<Flight>>,
     sent: u64,
+    /// Until when the port before each address that ever got something is busy.
+    ports: Vec<(SocketAddr, Instant)>,
+    /// Packets that did not fit a queue.
+    dropped: u64,
 }
 
 /// A packet on its way. The order is that of arrival, and among those that arrive at once that of sending.
@@ -155,6 +204,7 @@ struct Flight {
     number: u64,
     to: SocketAddr,
     from: SocketAddr,
+    class: u8,
     bytes: Vec<u8>,
 }
 
@@ -167,7 +217,7 @@ struct Node {
 #[derive(Debug)]
 struct Mailbox {
     address: SocketAddr,
-    arrived: Mutex<VecDeque<(SocketAddr, Vec<u8>)>>,
+    arrived: Mutex<VecDeque<(SocketAddr, TrafficClass, Vec<u8>)>>,
 }
 
 impl SimNetwork {
@@ -185,6 +235,8 @@ impl SimNetwork {
                 attached: 0,
                 flying: BinaryHeap::new(),
                 sent: 0,
+                ports: Vec::new(),
+                dropped: 0,
             }),
             spare: Mutex::default(),
         }))
@@ -201,6 +253,11 @@ impl SimNetwork {
     /// byte of its BTH to the last of its ICRC, as it is sent, and must not use this network.
     pub fn set_filter(&self, filter: impl FnMut(&[u8]) -> SimVerdict + Send + 'static) {
         self.0.state.lock().filter = Some(Box::new(filter));
+    }
+
+    /// How many packets did not fit the queue of a [`SimBottleneck`], ever.
+    pub fn dropped(&self) -> u64 {
+        self.0.state.lock().dropped
     }
 
     /// How much virtual time has passed.
@@ -310,7 +367,10 @@ impl Network {
             let to = |mailbox: &Arc<Mailbox>| mailbox.address == flight.to;
             let mailbox = state.nodes.iter().filter_map(|node| node.wire.upgrade()).find(to);
             match mailbox {
-                Some(mailbox) => mailbox.arrived.lock().push_back((flight.from, flight.bytes)),
+                Some(mailbox) => {
+                    let arrived = (flight.from, TrafficClass(flight.class), flight.bytes);
+                    mailbox.arrived.lock().push_back(arrived);
+                }
                 None => self.spare.lock().push(flight.bytes),
             }
         }
@@ -325,6 +385,7 @@ impl State {
         now: Instant,
         from: SocketAddr,
         to: SocketAddr,
+        class: TrafficClass,
         packet: &[u8],
     ) {
         let verdict = self
@@ -339,6 +400,18 @@ impl State {
         if self.chance(self.faults.loss) {
             return;
         }
+        let mut class = class;
+        let mut waits = Duration::ZERO;
+        if let Some(bottleneck) = self.faults.bottleneck {
+            let Some((time, marked)) = self.pass(&bottleneck, now, to, packet.len()) else {
+                self.dropped += 1;
+                return;
+            };
+            waits = time;
+            if marked {
+                class = class.marked();
+            }
+        }
         let copies = 1 + u32::from(self.chance(self.faults.duplication));
         for _ in 0..copies {
             let mut bytes = spare.pop().unwrap_or_default();
@@ -352,15 +425,42 @@ impl State {
             if self.chance(self.faults.reordering) {
                 delay += delay.mul_f64(self.random.f64() * 3.0);
             }
+            delay += waits;
             self.sent += 1;
             self.flying.push(Reverse(Flight {
                 arrival: now + delay,
                 number: self.sent,
                 to,
                 from,
+                class: class.0,
                 bytes,
             }));
         }
+    }
+
+    /// How long a packet takes through the port before `to`, and whether it is marked there. `None` if it does not fit the queue.
+    fn pass(
+        &mut self,
+        bottleneck: &SimBottleneck,
+        now: Instant,
+        to: SocketAddr,
+        len: usize,
+    ) -> Option<(Duration, bool)> {
+        let place = match self.ports.iter().position(|(address, _)| *address == to) {
+            Some(place) => place,
+            None => {
+                self.ports.push((to, now));
+                self.ports.len() - 1
+            }
+        };
+        let busy_until = &mut self.ports[place].1;
+        let queued = bottleneck.bytes(busy_until.saturating_duration_since(now));
+        if queued + len as u64 > bottleneck.queue {
+            return None;
+        }
+        *busy_until = (*busy_until).max(now) + bottleneck.time(len);
+        let marked = bottleneck.mark_above.is_some_and(|above| queued > above);
+        Some((*busy_until - now, marked))
     }
 
     fn chance(&mut self, probability: f64) -> bool {
@@ -412,7 +512,7 @@ impl Wire for SimWire {
         let mut state = self.network.state.lock();
         let mut spare = self.network.spare.lock();
         for packet in outbox.packets() {
-            state.fly(&mut spare, now, self.mailbox.address, to, packet);
+            state.fly(&mut spare, now, self.mailbox.address, to, outbox.class(), packet);
         }
     }
 
@@ -420,10 +520,10 @@ impl Wire for SimWire {
         inbox.clear();
         let mut arrived = self.mailbox.arrived.lock();
         let n = arrived.len().min(Inbox::rooms());
-        for (place, (from, bytes)) in arrived.drain(..n).enumerate() {
+        for (place, (from, class, bytes)) in arrived.drain(..n).enumerate() {
             if let Some(room) = inbox.room(place).get_mut(..bytes.len()) {
                 room.copy_from_slice(&bytes);
-                inbox.note(place, from, bytes.len(), bytes.len());
+                inbox.note(place, from, bytes.len(), bytes.len(), class);
             }
             self.network.spare.lock().push(bytes);
         }
@@ -445,7 +545,14 @@ impl Wire for SimWire {
 
 #[cfg(test)]
 mod tests {
+    use adverb_types::{Mtu, Psn, Qpn};
+    use adverb_verbs::{
+        Access, AddressVector, CqInit, InitAttr, Provider, QpCaps, QpInit, QpModify, RtrAttr, RtsAttr,
+        SendOp, SendQueue, SendRequest,
+    };
+
     use super::*;
+    use crate::{SoftConfig, SoftProvider};
 
     /// A device that notes when it was driven, and what arrived.
     struct Probe {
@@ -537,6 +644,99 @@ mod tests {
             .map(|(at, bytes)| (at.as_micros(), bytes[0]))
             .collect();
         assert_eq!(got, [(2, 0), (2, 3), (12, 2)]);
+    }
+
+    #[test]
+    fn a_bottleneck_sends_at_its_rate_marks_from_its_threshold_on_and_drops_what_does_not_fit() {
+        // A packet of 8 bytes takes 8 µs; 10 fit, and the last 5 of these find more than 32 bytes before them.
+        let bottleneck = SimBottleneck::new(1_000_000, 80).mark_above(32);
+        let network = SimNetwork::new(SimFaults::default().bottleneck(bottleneck));
+        let (a, b) = (probe(&network), probe(&network));
+        let packets: Vec<_> = (0..12u8).map(|i| [i; 8]).collect();
+        let outbox = Outbox::of(1, packets.iter().map(|packet| (&packet[..], None)));
+        a.wire.send(b.wire.local(), &outbox);
+        network.advance(Duration::from_millis(1));
+        let got = std::mem::take(&mut *b.got.lock());
+        let expected: Vec<_> = (0..10u8)
+            .map(|i| (Duration::from_micros(10 + 8 * u64::from(i)), vec![i; 8]))
+            .collect();
+        assert_eq!((got, network.dropped()), (expected, 2));
+        a.wire.send(b.wire.local(), &outbox);
+        network.0.set(network.0.start + Duration::from_millis(2));
+        network.0.deliver();
+        let mut inbox = Inbox::new();
+        let mut marked = Vec::new();
+        while b.wire.receive(&mut inbox) > 0 {
+            marked.extend(inbox.packets().map(|packet| packet.marked));
+        }
+        assert_eq!(marked, (0..10).map(|i| i > 4).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_the_address_vector_asks_for_is_on_the_wire() {
+        let network = SimNetwork::new(SimFaults::default());
+        let device = SoftProvider::simulated(SoftConfig::default(), &network)
+            .open("soft0")
+            .unwrap();
+        let (pd, cq) = (
+            device.alloc_pd().unwrap(),
+            device.create_cq(&CqInit::new(4)).unwrap(),
+        );
+        for (asked, expected) in [(0, 0b10), (96, 96 | 0b10), (97, 96 | 0b10)] {
+            let caps = QpCaps {
+                max_send_wr: 1,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            };
+            let init = QpInit {
+                send_cq: &cq,
+                recv_cq: &cq,
+                srq: None,
+                caps,
+                sq_sig_all: false,
+            };
+            let qp = pd.create_qp(&init).unwrap();
+            let ah = AddressVector {
+                traffic_class: asked,
+                ..AddressVector::roce(1, 0, Ipv4Addr::new(10, 0, 0, 99).into())
+            };
+            for step in [
+                QpModify::Init(InitAttr {
+                    port_num: 1,
+                    pkey_index: 0,
+                    access: Access::empty(),
+                }),
+                QpModify::Rtr(RtrAttr {
+                    ah,
+                    path_mtu: Mtu::Mtu1024,
+                    dest_qpn: Qpn::truncating(99),
+                    rq_psn: Psn::new(0),
+                    max_dest_rd_atomic: 0,
+                    min_rnr_timer: 0,
+                    access: None,
+                    pkey_index: None,
+                    alternate: None,
+                }),
+                QpModify::Rts(RtsAttr {
+                    sq_psn: Psn::new(0),
+                    timeout: 0,
+                    retry_cnt: 0,
+                    rnr_retry: 0,
+                    max_rd_atomic: 0,
+                    access: None,
+                    min_rnr_timer: None,
+                    alternate: None,
+                }),
+            ] {
+                qp.modify(&step).unwrap();
+            }
+            let request = SendRequest::new(SendOp::Send);
+            SendQueue::new(qp, 0, 0).post(&mut vec![request]).unwrap();
+            let Reverse(flight) = network.0.state.lock().flying.pop().unwrap();
+            assert_eq!(flight.class, expected, "{asked}");
+        }
     }
 
     #[test]

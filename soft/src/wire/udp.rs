@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use super::{Inbox, Outbox, Wire};
+use super::{Inbox, Outbox, TrafficClass, Wire};
 use crate::sys::{self, Received};
 
 /// What the socket's buffers are asked to hold, in bytes: a window of 256 packets of 4096 bytes from each of a few peers. The kernel gives at most
@@ -49,8 +49,16 @@ impl UdpWire {
         let socket = UdpSocket::bind((ip, port)).map_err(errno)?;
         socket.set_nonblocking(true).map_err(errno)?;
         match ip {
-            IpAddr::V4(_) => sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::DO)?,
-            IpAddr::V6(_) => sockopt::set_ipv6_mtu_discover(&socket, sockopt::Ipv6PathMtuDiscovery::DO)?,
+            IpAddr::V4(_) => {
+                sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::DO)?;
+                sockopt::set_ip_tos(&socket, TrafficClass::DEFAULT.0)?;
+                sockopt::set_ip_recvtos(&socket, true)?;
+            }
+            IpAddr::V6(_) => {
+                sockopt::set_ipv6_mtu_discover(&socket, sockopt::Ipv6PathMtuDiscovery::DO)?;
+                sockopt::set_ipv6_tclass(&socket, TrafficClass::DEFAULT.0.into())?;
+                sockopt::set_ipv6_recvtclass(&socket, true)?;
+            }
         }
         sockopt::set_socket_recv_buffer_size(&socket, BUFFER)?;
         sockopt::set_socket_send_buffer_size(&socket, BUFFER)?;
@@ -91,12 +99,14 @@ impl Wire for UdpWire {
     fn send(&self, to: SocketAddr, outbox: &Outbox) {
         // As lost as on the way: it is sent again, and if that never helps, its request ends with an error.
         let lost = |errno| tracing::debug!(%errno, %to, "a packet could not be sent");
+        // The socket has the one that most packets have.
+        let class = Some(outbox.class()).filter(|class| *class != TrafficClass::DEFAULT);
         for (bytes, segment, packets) in outbox.runs() {
             if let Ok(segment) = u16::try_from(segment)
                 && packets > 1
                 && self.takes_runs.load(Ordering::Relaxed)
             {
-                match self.send_all(|socket| sys::send_run(socket, to, bytes, segment)) {
+                match self.send_all(|socket| sys::send_with(socket, to, bytes, Some(segment), class)) {
                     Ok(()) => continue,
                     // A card that computes no checksums cannot cut runs either.
                     Err(Errno::INVAL | Errno::IO | Errno::OPNOTSUPP | Errno::MSGSIZE) => {
@@ -110,7 +120,11 @@ impl Wire for UdpWire {
                 }
             }
             for packet in bytes.chunks(segment) {
-                if let Err(errno) = self.send_all(|socket| sys::send(socket, to, packet)) {
+                let sent = self.send_all(|socket| match class {
+                    None => sys::send(socket, to, packet),
+                    class => sys::send_with(socket, to, packet, None, class),
+                });
+                if let Err(errno) = sent {
                     lost(errno);
                 }
             }
@@ -123,8 +137,13 @@ impl Wire for UdpWire {
         let (mut n, mut packets) = (0, 0);
         while n < depth {
             match sys::receive(self.socket.as_fd(), inbox.room(n)) {
-                Ok(Received { from, len, segment }) => {
-                    packets += from.map_or(1, |from| inbox.note(n, from, len, segment));
+                Ok(Received {
+                    from,
+                    len,
+                    segment,
+                    class,
+                }) => {
+                    packets += from.map_or(1, |from| inbox.note(n, from, len, segment, class));
                     n += 1;
                 }
                 Err(Errno::AGAIN) => break,
@@ -214,6 +233,40 @@ mod tests {
                 got.extend(inbox.packets().map(|packet| packet.bytes.to_vec()));
             }
             assert_eq!(got, packets, "{ip}");
+        }
+    }
+
+    #[test]
+    fn what_a_queue_pair_asks_for_is_in_the_ip_header_alone_and_in_runs() {
+        for ip in ["127.0.0.1", "::1"] {
+            let (a, b) = wires(ip);
+            // A queue pair that asks for nothing, one for DSCP 24, and what a switch does to that.
+            for class in [
+                TrafficClass::DEFAULT,
+                TrafficClass::of(96),
+                TrafficClass(96 | 0b11),
+            ] {
+                let runs: [&[&[u8]]; 2] = [&[b"alone"], &[b"together", b"together", b"short"]];
+                for packets in runs {
+                    let mut outbox = outbox(packets);
+                    outbox.set_class(class);
+                    a.send(b.local(), &outbox);
+                    let mut buffer = [0; 64];
+                    let mut received = 0;
+                    while received < packets.iter().map(|packet| packet.len()).sum() {
+                        let got = sys::receive(b.socket.as_fd(), &mut buffer).unwrap();
+                        assert_eq!((got.class, got.from), (class, Some(a.local())), "{ip}");
+                        received += got.len;
+                    }
+                    a.send(b.local(), &outbox);
+                    let mut inbox = Inbox::new();
+                    let mut marked = Vec::new();
+                    while b.receive(&mut inbox) > 0 {
+                        marked.extend(inbox.packets().map(|packet| packet.marked));
+                    }
+                    assert_eq!(marked, vec![class.is_marked(); packets.len()], "{ip} {class:?}");
+                }
+            }
         }
     }
 
